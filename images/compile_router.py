@@ -33,6 +33,7 @@ MODULES = (
     "weft_router/roles/{app,body_reader,coordinator,drain,engine_pages,failover,follower,front,front_app}",
     "weft_router/roles/{front_metrics,prefill_hop,relay,round_endpoint,server,session_hop,sidecar,sidecar_response}",
     "weft_router/roles/{gateway,gateway_relay,prompt_list,standalone}",
+    "weft_router/picker/{app,relay,transport}",
     "weft_router/rounds/{accounting,decode_executor,decode_service,dual_dispatch,hedged_prefill,prefill_service,remote_prefill}",
     "weft_router/rounds/{message_writer,regeneration_writer,request_log,response_relay,response_writer}",
     "weft_router/routing/{binding_policies,canary,class_policies,fresh_queues,in_flight_prefills,policy}",

@@ -56,7 +56,7 @@ def test_the_operator_may_do_this_and_nothing_else(render: Render) -> None:
         ("apps", "statefulsets"): "get list watch create patch delete",
         ("apps", "controllerrevisions"): "get list create patch delete",
         ("batch", "jobs"): "get list create patch delete",
-        ("apps", "deployments"): "get list watch create patch",
+        ("apps", "deployments"): "get list watch create patch delete",
         ("", "pods"): "list watch patch delete",
         ("", "persistentvolumeclaims"): "get create patch delete",
         ("", "services"): "get list create patch delete",
@@ -66,7 +66,7 @@ def test_the_operator_may_do_this_and_nothing_else(render: Render) -> None:
         ("", "events"): "create",
         ("coordination.k8s.io", "leases"): "get update create",
         ("", "nodes"): "list",
-        ("policy", "poddisruptionbudgets"): "get list create patch",
+        ("policy", "poddisruptionbudgets"): "get list create patch delete",
         ("networking.k8s.io", "networkpolicies"): "get list create patch delete",
     }
     assert granted == {(*target, verb) for target, verbs in expected.items() for verb in verbs.split()}
@@ -96,6 +96,12 @@ def test_rights_to_kinds_of_other_projects_are_given_where_they_are_asked_for(re
         "Role", "weft-system-weft-operator", namespace="team-a"
     )
     assert rights(watched) - before == {("resource.nvidia.com", "computedomains", verb) for verb in verbs}
+    routes = rights(render("operator.gatewayApi=true").get("ClusterRole", "weft-system-weft-operator")) - before
+    assert routes == {
+        (f"{group}.networking.k8s.io", kind, verb)
+        for group, kind in (("gateway", "httproutes"), ("inference", "inferencepools"))
+        for verb in ("get", "create", "patch", "delete")
+    }
 
 
 def test_the_operator_has_its_own_lease_and_no_other(render: Render) -> None:

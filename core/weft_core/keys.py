@@ -7,8 +7,8 @@ import hmac
 from typing import Final, Literal
 
 Purpose = Literal[
-    "hop", "state", "salt", "response ids", "transcripts", "quarantine", "engine proof", "redis user", "redis password",
-    "redis url",
+    "hop", "state", "salt", "response ids", "transcripts", "quarantine", "engine proof", "picker",
+    "redis user", "redis password", "redis url",
 ]  # fmt: skip
 """hop: a router process proves itself to another. state: records in Redis. salt: prefix caches of tenants.
 

@@ -26,6 +26,8 @@ BY_VALUE = {
     "scheduling.run.ai": "operator.gangSchedulers={kai}",
     "scheduling.x-k8s.io": "operator.gangSchedulers={coscheduling}",
     "resource.nvidia.com": "operator.computeDomains=true",
+    "gateway.networking.k8s.io": "operator.gatewayApi=true",
+    "inference.networking.k8s.io": "operator.gatewayApi=true",
 }
 """The chart's value that gives the rights in an API group of another project."""
 

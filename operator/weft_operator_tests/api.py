@@ -113,13 +113,15 @@ class RealApi:
 
 
 @contextmanager
-def real_api(folder: Path, *, audit: bool = False) -> Iterator[RealApi]:
+def real_api(folder: Path, *, audit: bool = False, values: tuple[str, ...] = ()) -> Iterator[RealApi]:
     """Run it until the end of the block; with ``audit`` what operators ask for is kept (``bare.audit_log``).
+
+    Operators have the rights of the chart with these ``values``.
 
     Raises:
         SetupError: its programs are not built.
     """
-    roles = chart_roles()
+    roles = chart_roles(*values)
     with (
         bare_cluster(folder, users=USERS, nodes=NODES, audit=audit) as bare,
         api_proxy(bare.url, bare.authority) as proxy,

@@ -37,6 +37,9 @@ _TEXTS: Mapping[str, Callable[[int, int], str]] = {
     r"^https?://[^\s/?#@]+$": lambda _, most: _filled("https://", most),
     r"^(\*|https?://[a-z0-9.\[\]:-]+)$": lambda _, most: _filled("https://", most),
     r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": lambda _, __: "fd00:0000:0000:0000:0000:0000:0000:0000/128",
+    r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$": lambda number, most: _filled(
+        f"h{number}", most
+    ),
     r"^(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?$": lambda number, most: (
         _filled(f"h{number}", most - 8) + ".example"
     ),
@@ -86,6 +89,8 @@ GIVEN: Mapping[str, Any] = {
     "spec.engine.speculative.model": "/models/" + "a" * 504,
     "spec.engine.neuron": LEFT_OUT,
     "spec.engine.kvTransfer.blockTokens": {"prefill": 128, "decode": 128},
+    "spec.gateway.mode": "endpointPicker",
+    "spec.gateway.failureMode": "FailClose",
     "spec.slo.ttft": MINUTE,
     "spec.slo.classes[].ttft": MINUTE,
     "spec.workload.preset": LEFT_OUT,

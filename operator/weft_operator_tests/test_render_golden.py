@@ -32,7 +32,9 @@ from weft_operator_tests.samples import (
 from weft_operator_tests.valid import (
     changed,
     front_service,
+    gateway_service,
     neuron_service,
+    picker_service,
     pools_service,
     service,
     sglang_service,
@@ -59,6 +61,8 @@ ON_CORES = (group("prefill", 16, 2, "trn2"), group("decode", 32, 1, "trn2"))
 CASES = {
     "mock": rendering(service()),
     "mock-front": rendering(front_service()),
+    "mock-gateway": rendering(gateway_service()),
+    "mock-picker": rendering(picker_service()),
     "mock-keys": rendering(KEYS),
     "mock-pools": two_pools(),
     "neuron": rendering(neuron_service(), *ON_CORES),

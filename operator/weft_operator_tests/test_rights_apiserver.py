@@ -21,6 +21,7 @@ from weft_operator_tests.operator_with_plans import LONG_PROMPT
 from weft_operator_tests.programs import program
 from weft_operator_tests.replicas import Replica
 from weft_operator_tests.rights import granted, refused, used
+from weft_operator_tests.test_gang_apiserver import definition
 from weft_operator_tests.test_groups_apiserver import FIXED_ROLES
 from weft_operator_tests.valid import PROFILE
 from weft_router_tests.redis_server import RedisServer
@@ -30,13 +31,17 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900, func_only=True)]
 SYSTEM, MODELS = "weft-system", "models"
 PATIENCE_S = 240.0
 GROUPS = "apis/weft.dev/v1alpha1/workergroups"
+ROUTES = (
+    definition("HTTPRoute", "gateway.networking.k8s.io", "v1"),
+    definition("InferencePool", "inference.networking.k8s.io", "v1"),
+)
 
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[tuple[RealApi, ChartRoles]]:
     """Give an API server whose operators have the chart's roles and no other, and these; their requests are kept."""
     program("helm")
-    with real_api(tmp_path, audit=True) as api:
+    with real_api(tmp_path, audit=True, values=("operator.gatewayApi=true",)) as api:
         for name in (SYSTEM, MODELS):
             api.kube.run("create", "namespace", name)
         api.allow(SYSTEM)
@@ -143,6 +148,7 @@ def live(api: RealApi, redis_url: str) -> None:
         model={**demo.body["spec"]["model"], "maxModelLen": 16384},
     )
     span(api)
+    route(api)
     measure(api)
     cache(api)
     a.kill()
@@ -185,6 +191,24 @@ def cache(api: RealApi) -> None:
         lambda: all(item["metadata"].get("deletionTimestamp") for item in api.items(claims, MODELS)),
         timeout=PATIENCE_S,
     )
+
+
+def route(api: RealApi) -> None:
+    """Have a service reached by endpoint pickers behind a gateway, and then not any more."""
+    for item in ROUTES:
+        api.kube.apply(item)
+    routed = Life(api, "routed")
+    picked = {"parentRefs": [{"name": "public"}], "mode": "endpointPicker"}
+    routed.change("endpoint pickers behind a gateway", gateway=picked)
+    deployments = "apis/apps/v1/deployments"
+
+    def made() -> set[str]:
+        return {item["metadata"]["name"] for item in api.items(deployments, MODELS)}
+
+    assert "routed-picker" in made()
+    del routed.body["spec"]["gateway"]
+    routed.change("no gateway any more")
+    wait_for("the end of the pickers", lambda: "routed-picker" not in made(), timeout=PATIENCE_S)
 
 
 def span(api: RealApi) -> None:

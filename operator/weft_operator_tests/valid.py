@@ -146,6 +146,21 @@ def front_service() -> Manifest:
     return body
 
 
+def gateway_service() -> Manifest:
+    """Return a valid service behind a gateway, at its coordinator."""
+    body = service()
+    parents = [{"name": "public", "namespace": "gateways", "sectionName": "https"}, {"name": "internal"}]
+    body["spec"]["gateway"] = {"parentRefs": parents, "hostnames": ["llm.example.com"]}
+    return body
+
+
+def picker_service() -> Manifest:
+    """Return a valid service behind a gateway, with endpoint pickers."""
+    body = gateway_service()
+    body["spec"]["gateway"] |= {"mode": "endpointPicker", "failureMode": "FailOpen"}
+    return body
+
+
 def vllm_service() -> Manifest:
     """Return a valid service with vLLM, a gated model, a node selector and tolerations."""
     body = service()

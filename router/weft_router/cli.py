@@ -1,4 +1,4 @@
-"""The command ``weft router``: run a coordinator, a sidecar of a worker, a standalone router, or a gateway."""
+"""The command ``weft router``: run a coordinator, an endpoint picker, a sidecar, a standalone router, or a gateway."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ import click
 if TYPE_CHECKING:
     from weft_router.config import FlagRole
 
-ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone", "gateway")
+ROLES = ("coordinator", "epp", "worker", "prefill", "decode", "both", "standalone", "gateway")
 
 
 @click.command()
@@ -16,8 +16,8 @@ ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone", "ga
     "--role",
     required=True,
     type=click.Choice(ROLES),
-    help="What this process is: the role of a worker is in WEFT_ROLE_FILE; prefill, decode and both are fixed roles; a "
-    "gateway is one address for many services.",
+    help="What this process is: epp is an endpoint picker; the role of a worker is in WEFT_ROLE_FILE; prefill, decode "
+    "and both are fixed roles; a gateway is one address for many services.",
 )
 @click.option(
     "--config",
@@ -28,12 +28,13 @@ ROLES = ("coordinator", "worker", "prefill", "decode", "both", "standalone", "ga
 )
 @click.option(
     "--listen", default="[::]:8080", show_default=True, metavar="HOST:PORT",
-    help="Where to listen; [::] is every address, of IPv4 and of IPv6.",
+    help="Where to listen, an endpoint picker for gRPC; [::] is every address, of IPv4 and of IPv6.",
 )  # fmt: skip
 @click.option(
     "--health-listen",
     metavar="HOST:PORT",
-    help="A second port, without TLS, for health and metrics alone; where tls is set in the configuration.",
+    help="A second port, without TLS, for health and metrics alone; where tls is set in the configuration, and of an "
+    "endpoint picker.",
 )
 @click.option(
     "--engine-url", default="http://127.0.0.1:8000", show_default=True, help="The engine of this pod (sidecars)."
@@ -68,7 +69,7 @@ def router(
     drain_seconds: float,
     log_level: str,
 ) -> int:
-    """Run the coordinator, the sidecar of a worker, all of them in one process, or a gateway.
+    """Run the coordinator, an endpoint picker, the sidecar of a worker, all of it in one process, or a gateway.
 
     Redis, token and worker identity come from the environment: WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE,
     WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, WEFT_ROLE_FILE, POD_IP. Exit status 2 when the configuration is wrong.

@@ -15,6 +15,7 @@ from weft_core.keys import derive
 from weft_router import process_group
 from weft_router.config import ConfigError, Settings
 from weft_router.config.gateway import GatewaySettings
+from weft_router.config.server import FRONT_ROLES
 from weft_router.context import context_of
 from weft_router.openai.digest import use_key
 from weft_router.roles.app import App
@@ -56,6 +57,10 @@ def build(settings: Settings, store: Store) -> tuple[Server, App]:
     app: App
     if settings.role == "coordinator":
         app = Coordinator(settings, store, context)
+    elif settings.role == "epp":
+        from weft_router.picker.app import EndpointPicker
+
+        app = EndpointPicker(settings, store, context)
     elif settings.node_rank:
         app = Follower(settings)
     elif settings.role == "standalone":
@@ -80,7 +85,12 @@ async def _main(settings: AnySettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        await serve(server, app, settings, stop)
+        if settings.role == "epp":
+            from weft_router.picker.lifecycle import run_picker  # gRPC, which other roles need not load
+
+            await run_picker(server, app, settings, stop)
+        else:
+            await serve(server, app, settings, stop)
     finally:
         if store is not None:
             await store.close()
@@ -88,7 +98,7 @@ async def _main(settings: AnySettings) -> None:
 
 def run(settings: AnySettings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
-    if isinstance(settings, Settings) and settings.role in ("coordinator", "standalone"):
+    if isinstance(settings, Settings) and settings.role in FRONT_ROLES:
         # Coordinators find each other's nameless sessions by the same digests.
         use_key(derive(settings.token, "transcripts"))
     if settings.processes == 1:

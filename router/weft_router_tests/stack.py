@@ -66,7 +66,7 @@ PROFILE: dict[str, Any] = {
 _CLIENT_TIMEOUT = aiohttp.ClientTimeout(total=15)
 
 
-FRONTS = ("coordinator", "standalone")
+FRONTS = ("coordinator", "epp", "standalone")
 ROLES: dict[str, WorkerRole] = {"p": "prefill", "d": "decode", "b": "both"}
 """Role by the first letter of a worker's name."""
 
@@ -124,6 +124,7 @@ def settings(
         advertise=None,
         drain_seconds=drain_s,
         workers=workers,
+        health_listen=authority(host, free_port(host)) if role == "epp" else None,
     )
     return load(flags, env)
 
@@ -140,7 +141,9 @@ class Running:
 
     @property
     def url(self) -> str:
-        return http_url(self.settings.host, self.settings.port)
+        """Return where it serves HTTP: of an endpoint picker, health and metrics alone."""
+        found = self.settings
+        return http_url(found.host, found.health_port if found.role == "epp" else found.port)
 
 
 @dataclass
@@ -236,7 +239,13 @@ class Stack:
             self.stores.append(store)
         server, app = build(found, store)
         stop = asyncio.Event()
-        task = asyncio.get_running_loop().create_task(run_server(server, app, found, stop))
+        if role == "epp":
+            from weft_router.picker.lifecycle import run_picker  # gRPC, which few tests need
+
+            serving = run_picker(server, app, found, stop)
+        else:
+            serving = run_server(server, app, found, stop)
+        task = asyncio.get_running_loop().create_task(serving)
         self.processes[name] = Running(found, server, app, stop, task)
         await until(lambda: self._answers(self.processes[name].url + "/healthz"))
 

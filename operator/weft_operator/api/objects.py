@@ -42,6 +42,8 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 WORKER_COMPONENT = "worker"
 """The component of workers whose role can change; of others it is their role."""
 WORKER_COMPONENTS = ("prefill", "decode", WORKER_COMPONENT)
+PICKER_COMPONENT = "picker"
+"""The component of endpoint pickers."""
 PROFILE_COMPONENT = "profile"
 """The component of what measures cost profiles."""
 WEIGHTS_COMPONENT = "weights"

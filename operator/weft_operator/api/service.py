@@ -14,6 +14,7 @@ from weft_operator.api.coordinator import Coordinator, Telemetry
 from weft_operator.api.engine import Engine
 from weft_operator.api.engine_rules import ENGINE_RULES, REMOTE_ONLY
 from weft_operator.api.fields import PullSecrets, Role
+from weft_operator.api.gateway import Gateway
 from weft_operator.api.mesh import Network
 from weft_operator.api.model import Model
 from weft_operator.api.network import NetworkPolicies
@@ -144,6 +145,8 @@ class DisaggInferenceServiceSpec(ApiModel):
     """How the pods of workers are scheduled."""
     coordinator: Coordinator = Coordinator()
     """The front door."""
+    gateway: Gateway | None = None
+    """A route of the Gateway API to the service; none if absent."""
     telemetry: Telemetry | None = None
     """Traces and access lines; no traces, and a line for every request, if absent."""
     network: Network | None = None
@@ -217,6 +220,12 @@ class DisaggInferenceServiceSpec(ApiModel):
             "spec.routing.policy: colocated leaves prefill workers idle; set spec.planning.layouts to [colocated], or "
             "choose another policy",
             lambda s: s.routing.policy != "colocated" or set(s.planning.layouts or ()) == {"colocated"},
+        ),
+        Rule(
+            "!has(self.gateway) || self.gateway.failureMode != 'FailOpen' || !has(self.coordinator.tls)",
+            "spec.gateway.failureMode: with FailOpen workers pass requests on to coordinators without TLS; remove "
+            "spec.coordinator.tls, or set FailClose",
+            lambda s: s.gateway is None or s.gateway.failure_mode != "FailOpen" or s.coordinator.tls is None,
         ),
         Rule(
             "!has(self.workload.rounds) || !has(self.workload.firstPrompt) || !has(self.workload.increment)"

@@ -173,7 +173,7 @@ def _complete(ctx: click.Context, incomplete: str, version: str, kind: str, labe
 
 
 def role_of(pod: Manifest) -> str:
-    """Return the role of a pod: coordinator, prefill, decode or both."""
+    """Return the role of a pod: coordinator, picker, prefill, decode or both."""
     return pod_role(pod)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from weft_operator.kube.client import KubeClient
 
 POLL_S = 1.0
-ROLES = ("coordinator", "prefill", "decode", "both")
+ROLES = ("coordinator", "picker", "prefill", "decode", "both")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -18,6 +18,7 @@ from weft_operator.api.base import ApiModel, rule_at
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.crd import cost_profile_crd, service_crd
 from weft_operator.api.fields import DEGREE_PATTERN, DURATION_PATTERN, QUANTITY_PATTERN
+from weft_operator.api.gateway import HOSTNAME_PATTERN
 from weft_operator.api.model_cache import node_path_fault
 from weft_operator.api.objects import Manifest
 from weft_operator.api.pod_template_permissions import permitted_in
@@ -67,6 +68,7 @@ PATTERN_MESSAGES = {
     r"^(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?$": (
         "must be a host such as media.example.com, media.example.com:8443 or *.example.com"
     ),
+    HOSTNAME_PATTERN: "must be a host such as llm.example.com or *.example.com, in lower case and without a port",
     r"^[a-z0-9.-]+/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$": "must be a resource such as nvidia.com/gpu",
     r"^https?://[^\s?#]+$": "must be a URL such as http://prometheus.monitoring:9090, without ? and #",
     r"^https?://[^\s@]+$": "must be a URL such as http://collector.monitoring:4318, without user and password",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft_cli.output import emit, output_option
-from weft_operator.api.objects import Manifest, ObjectKey, key_of, name_of, timestamp
+from weft_operator.api.objects import PICKER_COMPONENT, Manifest, ObjectKey, key_of, name_of, timestamp
 from weft_operator.commands import cluster
 
 if TYPE_CHECKING:
@@ -184,7 +184,9 @@ def _metrics(
 
     files = {}
     for pod in pods:
-        pages = ("metrics",) if cluster.role_of(pod) == "coordinator" else ("metrics", "engine/metrics")
+        pages = (
+            ("metrics",) if cluster.role_of(pod) in ("coordinator", PICKER_COMPONENT) else ("metrics", "engine/metrics")
+        )
         for page in pages:
             try:
                 text = api.page(key_of(pod), METRICS_PORT, page)

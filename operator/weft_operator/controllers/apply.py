@@ -8,8 +8,9 @@ from typing import Protocol
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.objects import Manifest, ObjectKey, key_of
 from weft_operator.api.worker_group import GROUP_KIND
-from weft_operator.errors import ApiError, StalledError, TransientError, refusal_of
+from weft_operator.errors import ApiError, StalledError, TransientError
 from weft_operator.kube.diff import Action, Delete, Scale
+from weft_operator.render.companions import refusal
 
 REFUSED_S = 60.0
 """Seconds until a refused Job, for example by a quota, is retried."""
@@ -41,7 +42,7 @@ class Applied:
         if not self.refusals:
             return None
         (key, error), *others = self.refusals
-        reason, words = refusal_of(error)
+        reason, words = refusal(key, error)
         more = ", ".join(str(other) for other, _ in others[:MAX_NAMED])
         left = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
         return ConditionValue("False", reason, f"{key}: {words}{f'; refused as well: {more}{left}' if more else ''}")

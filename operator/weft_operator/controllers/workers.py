@@ -8,8 +8,9 @@ from weft_operator.api.worker_group import GROUP_KIND, WorkerGroupSpec
 from weft_operator.controllers.apply import Applied
 from weft_operator.controllers.context import ReconcileContext
 from weft_operator.controllers.rollout import NextRollout
-from weft_operator.kube.diff import Action, diff
+from weft_operator.kube.diff import Action, Delete, diff
 from weft_operator.kube.observe import Observed
+from weft_operator.render.gateway import HTTP_ROUTE, INFERENCE_POOL
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.objects import desired_objects
 from weft_operator.render.revisions import kept_revisions, revision_object
@@ -20,8 +21,12 @@ from weft_operator.workers.group_views import leaving_of, lost_of, rows_of, stat
 from weft_operator.workers.groups import component_of, is_legacy
 from weft_operator.workers.readiness import coordinator_state
 
-PRUNABLE = ("StatefulSet", "ConfigMap", "ControllerRevision", "NetworkPolicy", "Service")
-"""Kinds whose objects come and go with plans; all others have one fixed name each."""
+_OF_GATEWAYS = (HTTP_ROUTE[1], INFERENCE_POOL[1])
+PRUNABLE = (
+    "StatefulSet", "ConfigMap", "ControllerRevision", "NetworkPolicy", "Service",
+    "Deployment", "PodDisruptionBudget", *_OF_GATEWAYS,
+)  # fmt: skip
+"""Kinds whose objects come and go with plans and with spec.gateway; all others have one fixed name each."""
 
 
 def worker_actions(ctx: ReconcileContext, rollout: NextRollout) -> tuple[Action, ...]:
@@ -44,7 +49,7 @@ def workers_result(
         coordinator=coordinator_state(
             ctx.observed.named("Deployment", ctx.key.name),
             [pod for pod in ctx.observed.pods if labels_of(pod).get(COMPONENT_LABEL) == "coordinator"],
-            changed=any(item.kind == "Deployment" for item in applied.changed),
+            changed=any(item.kind == "Deployment" and item.name == ctx.key.name for item in applied.changed),
         ),
         lost=() if all(state.ready for state in states) else lost_of(views),
         leaving=leaving_of(wanted, views),
@@ -62,7 +67,10 @@ def _object_actions(rendering: Rendering, observed: Observed, *, token: bytes) -
     kept = kept_revisions(plans, current=name_of(in_force), limit=limit, before="" if before is None else before.plan)
     wanted = (*desired_objects(rendering, token=token), in_force)
     keep = _mounted(key, observed) | kept | _adopted(wanted, observed) | _of_other_components(rendering, observed)
-    return diff(wanted, observed.owned, prunable=PRUNABLE, keep=keep)
+    actions = diff(wanted, observed.owned, prunable=PRUNABLE, keep=keep)
+    # The plan's ConfigMap says that there are such objects, so they go before it changes.
+    first = [action for action in actions if isinstance(action, Delete) and action.key.kind in _OF_GATEWAYS]
+    return (*first, *(action for action in actions if action not in first))
 
 
 def _adopted(wanted: Sequence[Manifest], observed: Observed) -> frozenset[ObjectKey]:

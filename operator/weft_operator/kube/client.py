@@ -49,6 +49,8 @@ PLURALS: Mapping[str, str] = {
     "Deployment": "deployments",
     "DisaggInferenceService": "disagginferenceservices",
     "Event": "events",
+    "HTTPRoute": "httproutes",
+    "InferencePool": "inferencepools",
     "Job": "jobs",
     "Lease": "leases",
     "Namespace": "namespaces",

@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from weft_operator.api.worker_group import GROUP_KIND
 from weft_operator.errors import ForbiddenError, NotFoundError, Right
 from weft_operator.kube.client import KubeClient
 from weft_operator.render.config_maps import read_record, spec_json
+from weft_operator.render.gateway import HTTP_ROUTE, INFERENCE_POOL
 from weft_operator.render.pod_templates.allowed import MalformedError, secret_names
 
 OWNED_KINDS: tuple[tuple[str, str], ...] = (
@@ -130,6 +132,7 @@ def of_service(
         found = [*found, token]
     measured, jobs_refused = _profiling_objects(api, key, service.get("spec") or {})
     cached, claims = _weights_objects(api, key, service)
+    found = [*found, *_gateway_objects(api, key, service.get("spec") or {}, found)]
     # Both list all Jobs of the service, so they are deduplicated by key.
     found = [*found, *{key_of(item): item for item in (*measured, *cached)}.values()]
     uid = service["metadata"]["uid"]
@@ -245,6 +248,23 @@ def _weights_objects(api: KubeClient, key: ServiceKey, service: Manifest) -> tup
         if found is not None:
             claims[name] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **found}
     return [*jobs, *claims.values()], claims
+
+
+def _gateway_objects(
+    api: KubeClient, key: ServiceKey, spec: dict[str, Any], found: Sequence[Manifest]
+) -> list[Manifest]:
+    """Return the route and pool of a service for a gateway; no request is made for one that never had any.
+
+    Where they cannot be read, because the cluster has no such kind or the operator no right, their absence is reported
+    when they are applied.
+    """
+    if not spec.get("gateway") and not _active_spec(key, found).get("gateway"):
+        return []
+    made = []
+    for api_version, kind in (HTTP_ROUTE, INFERENCE_POOL):
+        with suppress(NotFoundError, ForbiddenError):
+            made.append(api.get(ObjectKey(api_version, kind, key.namespace, key.name)))
+    return made
 
 
 def _config_map(api: KubeClient, key: ServiceKey, ref: dict[str, Any] | None) -> Manifest | None:

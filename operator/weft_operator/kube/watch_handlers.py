@@ -7,7 +7,7 @@ from typing import Any
 
 import kopf
 
-from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, GroupKey, ServiceKey
+from weft_operator.api.objects import COMPONENT_LABEL, PICKER_COMPONENT, SERVICE_LABEL, GroupKey, ServiceKey
 from weft_operator.api.service import GROUP, KIND, PLURAL, VERSION
 from weft_operator.api.worker_group import GROUP_KIND, GROUP_PLURAL
 
@@ -96,7 +96,7 @@ def register(registry: kopf.OperatorRegistry, *, on_event: Callable[[WatchEvent]
     async def child_event(namespace: str | None, labels: Any, **kwargs: Any) -> None:
         service = ServiceKey(namespace or "", labels[SERVICE_LABEL])
         # Workers of other groups may wait for this worker; no worker waits for a coordinator.
-        affects_groups = labels.get(COMPONENT_LABEL) != "coordinator"
+        affects_groups = labels.get(COMPONENT_LABEL) not in ("coordinator", PICKER_COMPONENT)
         emit(kwargs["type"], namespace, service=service, affects_groups=affects_groups)
 
     for group, version, plural in WATCHED_CHILDREN:

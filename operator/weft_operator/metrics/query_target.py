@@ -9,6 +9,7 @@ from typing import Any, Literal
 from weft_core.durations import parse_duration
 from weft_operator.api.objects import (
     COMPONENT_LABEL,
+    PICKER_COMPONENT,
     WORKER_COMPONENTS,
     Manifest,
     condition_of,
@@ -22,7 +23,7 @@ from weft_operator.metrics.queries import Windows, windows_of
 from weft_operator.metrics.trigger_queries import TriggerWindow
 from weft_operator.settings import PrometheusAccess
 
-_SERVING = ("coordinator", *WORKER_COMPONENTS)
+_SERVING = ("coordinator", PICKER_COMPONENT, *WORKER_COMPONENTS)
 
 FIRST_METRICS_STALE_AFTERS = 2
 """How many times ``staleAfter`` a ready pod may have no series before that is a fault.

@@ -7,6 +7,7 @@ from weft_operator.api.objects import SERVICE_LABEL, WORKER_LABEL, Manifest, Obj
 from weft_operator.errors import ApiError, NotFoundError, StalledError, refusal_of
 from weft_operator.render.compute_domain import CLAIM, COMPUTE_DOMAIN, COMPUTE_DOMAIN_API, compute_domain
 from weft_operator.render.gang import COSCHEDULING_GROUP, KAI_GROUP, POD_GROUP, POD_GROUP_APIS, VOLCANO_GROUP, pod_group
+from weft_operator.render.gateway import HTTP_ROUTE, INFERENCE_POOL
 from weft_operator.render.statefulsets import worker_metadata
 from weft_operator.workers.fleet import Worker
 from weft_operator.workers.groups import WorkerGroupView
@@ -22,13 +23,20 @@ _INSTALL: Mapping[str, str] = {
     POD_GROUP_APIS["volcano"]: "install Volcano, or change spec.scheduling.gang",
     POD_GROUP_APIS["kai"]: "install the KAI scheduler (0.15 or newer), or change spec.scheduling.gang",
     POD_GROUP_APIS["coscheduling"]: "install scheduler-plugins with its PodGroup, or change spec.scheduling.gang",
+    HTTP_ROUTE[
+        0
+    ]: "install the CRDs of the Gateway API (gateway.networking.k8s.io/v1) and a gateway, or remove spec.gateway",
+    INFERENCE_POOL[
+        0
+    ]: "install the CRDs of the Gateway API Inference Extension (v1) and a gateway that supports them, or set "
+    "spec.gateway.mode to coordinator",
     COMPUTE_DOMAIN_API: "install NVIDIA's DRA driver with ComputeDomains, or remove spec.capacity.pools.computeDomain",
 }
 """The remedy for a missing kind of another project, by its API version."""
 
 
 def refusal(key: ObjectKey, error: StalledError | ApiError) -> tuple[str, str]:
-    """Return the reason and message for a refused object of a worker."""
+    """Return the reason and message for a refused object of a worker or of a service."""
     if isinstance(error, NotFoundError) and key.api_version in _INSTALL:
         words = f"{key} cannot be made, because the cluster has no {key.kind} of {key.api_version}"
         return "KindMissing", f"{words}; {_INSTALL[key.api_version]}"

@@ -1,9 +1,9 @@
-"""The coordinator Deployment: the front door, stateless but for Redis."""
+"""The Deployments of coordinators and endpoint pickers: the front door, stateless but for Redis."""
 
 import math
 
 from weft_operator.api.coordinator import Coordinator
-from weft_operator.api.objects import TOKEN_HASH_ANNOTATION, Manifest
+from weft_operator.api.objects import PICKER_COMPONENT, TOKEN_HASH_ANNOTATION, Manifest
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.mesh import mesh_marks
 from weft_operator.render.pod_templates.overrides import with_pod_templates
@@ -31,24 +31,37 @@ _KEYS = "api-keys"
 
 def coordinator(rendering: Rendering, mounts: Mounts) -> Manifest:
     """Return the coordinator's Deployment."""
-    marks = mesh_marks(rendering, COMPONENT)
+    return _deployment(rendering, mounts, name=rendering.name(), component=COMPONENT, role=COMPONENT)
+
+
+def endpoint_picker(rendering: Rendering, mounts: Mounts) -> tuple[Manifest, ...]:
+    """Return the Deployment of endpoint pickers, if there are any: as many as coordinators, and like these."""
+    if not rendering.picked:
+        return ()
+    return (
+        _deployment(rendering, mounts, name=rendering.name(PICKER_COMPONENT), component=PICKER_COMPONENT, role="epp"),
+    )
+
+
+def _deployment(rendering: Rendering, mounts: Mounts, *, name: str, component: str, role: str) -> Manifest:
+    marks = mesh_marks(rendering, component)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": rendering.metadata(rendering.name(), COMPONENT),
+        "metadata": rendering.metadata(name, component),
         "spec": {
             "replicas": coordinators(rendering),
             "revisionHistoryLimit": 2,
-            "selector": {"matchLabels": rendering.selector(COMPONENT)},
+            "selector": {"matchLabels": rendering.selector(component)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": with_pod_templates(
                 rendering.spec,
                 {
                     "metadata": {
-                        "labels": {**rendering.labels(COMPONENT), **marks.labels},
+                        "labels": {**rendering.labels(component), **marks.labels},
                         "annotations": {TOKEN_HASH_ANNOTATION: mounts.token_hash, **marks.annotations},
                     },
-                    "spec": _pod(rendering, mounts),
+                    "spec": _pod(rendering, mounts, component=component, role=role),
                 },
                 component=COMPONENT,
             ),
@@ -69,11 +82,11 @@ def coordinators(rendering: Rendering) -> int:
     return min(spec.scaling.max, max(spec.replicas, math.ceil(rounds / spec.scaling.rounds_per_second)))
 
 
-def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
+def _pod(rendering: Rendering, mounts: Mounts, *, component: str, role: str) -> Manifest:
     spec = rendering.spec.coordinator
     files = _files(spec)
     env: list[Manifest] = [{"name": "WEFT_API_KEYS_FILE", "value": f"{KEYS_FOLDER}/keys"}] if _KEYS in files else []
-    container = router_container(rendering, mounts, role=COMPONENT, env=env, resources=spec.resources)
+    container = router_container(rendering, mounts, role=role, env=env, resources=spec.resources)
     mounted = [{"name": name, "mountPath": folder, "readOnly": True} for name, (folder, _) in files.items()]
     container["volumeMounts"] = [*container["volumeMounts"], *mounted]
     volumes = [
@@ -93,7 +106,7 @@ def _pod(rendering: Rendering, mounts: Mounts) -> Manifest:
                 "maxSkew": 1,
                 "topologyKey": HOSTNAME,
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": rendering.selector(COMPONENT)},
+                "labelSelector": {"matchLabels": rendering.selector(component)},
             }
         ],
         "containers": [

@@ -1,15 +1,23 @@
 """PodDisruptionBudgets: a node drain takes one coordinator and one worker of each role at a time."""
 
 from weft_core.layouts import ROLES, WORKER_ROLES, Role, duties_of
-from weft_operator.api.objects import COMPONENT_LABEL, ROLE_LABEL, SERVICE_LABEL, WORKER_COMPONENT, Manifest
+from weft_operator.api.objects import (
+    COMPONENT_LABEL,
+    PICKER_COMPONENT,
+    ROLE_LABEL,
+    SERVICE_LABEL,
+    WORKER_COMPONENT,
+    Manifest,
+)
 from weft_operator.render.inputs import Rendering
 
 
 def disruption_budgets(rendering: Rendering) -> tuple[Manifest, ...]:
-    """Return the budget of the coordinator and one for each role.
+    """Return the budgets of coordinators and endpoint pickers, and one for each role.
 
     A pod may be in one budget only, so a worker that has both roles is in that of decode: it has sessions.
     """
+    fronts = ("coordinator", PICKER_COMPONENT) if rendering.picked else ("coordinator",)
     return tuple(
         {
             "apiVersion": "policy/v1",
@@ -23,7 +31,7 @@ def disruption_budgets(rendering: Rendering) -> tuple[Manifest, ...]:
             },
         }
         for name, component, selector in (
-            ("coordinator", "coordinator", {"matchLabels": rendering.selector("coordinator")}),
+            *((name, name, {"matchLabels": rendering.selector(name)}) for name in fronts),
             *((role, rendering.component(role), _workers(rendering, role)) for role in ROLES),
         )
     )

@@ -86,6 +86,16 @@ class Rendering:
         """Return the components of the service's workers."""
         return ROLES if self.fixed_roles else (WORKER_COMPONENT,)
 
+    @property
+    def picked(self) -> bool:
+        """Return whether an endpoint picker chooses workers for a gateway."""
+        return self.spec.gateway is not None and self.spec.gateway.mode == "endpointPicker"
+
+    @property
+    def fails_open(self) -> bool:
+        """Return whether workers pass requests on to the coordinator that no endpoint picker sent them."""
+        return self.spec.gateway is not None and self.spec.gateway.failure_mode == "FailOpen"
+
     def component(self, role: WorkerRole) -> str:
         """Return the component of the workers of a role: of workers whose role can change it does not say it."""
         return role if self.fixed_roles else WORKER_COMPONENT

@@ -13,6 +13,7 @@ from weft_core.layouts import ROLES, Role
 from weft_operator.api.network import Peer
 from weft_operator.api.objects import (
     COMPONENT_LABEL,
+    PICKER_COMPONENT,
     PROFILE_COMPONENT,
     SERVICE_LABEL,
     WEIGHTS_COMPONENT,
@@ -25,7 +26,7 @@ from weft_operator.render.engines.adapters import kv_ports
 from weft_operator.render.engines.container import ENGINE_PORT, ROUTER_PORT
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.mesh import proxy_ports
-from weft_operator.render.router_container import COORDINATOR, main_port
+from weft_operator.render.router_container import COORDINATOR, GRPC_PORT, main_port
 
 
 def network_policies(rendering: Rendering) -> tuple[Manifest, ...]:
@@ -35,6 +36,11 @@ def network_policies(rendering: Rendering) -> tuple[Manifest, ...]:
     among = _among_measured(rendering)
     return (
         *_policies(rendering, COORDINATOR, _to_coordinator(rendering), coordinator_egress(rendering)),
+        *(
+            _policies(rendering, PICKER_COMPONENT, _to_picker(rendering), coordinator_egress(rendering))
+            if rendering.picked
+            else ()
+        ),
         *(
             policy
             for component in rendering.worker_components
@@ -97,7 +103,23 @@ def _to_coordinator(rendering: Rendering) -> list[Manifest]:
         return [clients]  # everyone may reach the port that metrics are on
     # An empty list of clients means no peer; a rule without peers would allow all.
     rules = [clients] if asked.clients_from is None or asked.clients_from else []
+    if rendering.fails_open:
+        workers = {"podSelector": _pods_of_any(rendering, *WORKER_COMPONENTS)}
+        rules.append({"ports": _tcp(ROUTER_PORT), "from": [workers]})
     return [*rules, {"ports": _tcp(ROUTER_PORT), "from": _scrapers(rendering)}]
+
+
+def _to_picker(rendering: Rendering) -> list[Manifest]:
+    """Return the rules for endpoint pickers: the gateway's proxies are clients."""
+    return [*_from_clients(rendering, GRPC_PORT), {"ports": _tcp(ROUTER_PORT), "from": _scrapers(rendering)}]
+
+
+def _from_clients(rendering: Rendering, port: int) -> list[Manifest]:
+    """Return the rule by which clients reach a port; none for an empty list of clients, which means nobody."""
+    peers = rendering.spec.network_policy.clients_from
+    if peers is None:
+        return [{"ports": _tcp(port)}]
+    return [{"ports": _tcp(port), "from": _peers(peers)}] if peers else []
 
 
 def _pods(rendering: Rendering, component: str) -> Manifest:
@@ -115,17 +137,19 @@ def _pods_of_any(rendering: Rendering, *components: str) -> Manifest:
 
 
 def _own_routers(rendering: Rendering) -> Manifest:
-    return {"podSelector": _pods_of_any(rendering, COORDINATOR, *WORKER_COMPONENTS)}
+    fronts = (COORDINATOR, PICKER_COMPONENT) if rendering.picked else (COORDINATOR,)
+    return {"podSelector": _pods_of_any(rendering, *fronts, *WORKER_COMPONENTS)}
 
 
 def _to_workers(rendering: Rendering, component: str) -> list[Manifest]:
     own = _own_routers(rendering)
     sidecars = [own, *_scrapers(rendering), *_peers(rendering.spec.network_policy.workers_from)]
     rules: list[Manifest] = [{"ports": _tcp(ROUTER_PORT), "from": sidecars}]
+    port = main_port(rendering, component)
     if rendering.mesh:
-        rules.append(
-            {"ports": _tcp(main_port(rendering, component), *proxy_ports(rendering)), "from": [_own_routers(rendering)]}
-        )
+        rules.append({"ports": _tcp(port, *proxy_ports(rendering)), "from": [own]})
+    if rendering.picked:
+        rules += _from_clients(rendering, port)  # the gateway's proxies send requests to workers themselves
     if rendering.record.paired:
         roles = [role for role in ROLES if component in (role, WORKER_COMPONENT)]
         readers = [one for one in WORKER_COMPONENTS if one != component or component == WORKER_COMPONENT]

@@ -3,8 +3,9 @@
 from weft_core.plan import PlannedGroup
 from weft_operator.api.objects import Manifest
 from weft_operator.render.config_maps import front_config, live_config, plan_config, router_config
-from weft_operator.render.coordinator import coordinator
+from weft_operator.render.coordinator import coordinator, endpoint_picker
 from weft_operator.render.disruption_budgets import disruption_budgets
+from weft_operator.render.gateway import gateway_objects
 from weft_operator.render.identity import redis_file, service_account, token_hash, token_secret
 from weft_operator.render.inputs import PlanRecord, Rendering
 from weft_operator.render.network_policies import network_policies
@@ -44,6 +45,8 @@ def desired_objects(rendering: Rendering, *, token: bytes) -> tuple[Manifest, ..
         *network_policies(rendering),
         *(worker_group(rendering, group, mounts) for group in _places(rendering)),
         coordinator(rendering, mounts),
+        *endpoint_picker(rendering, mounts),
+        *gateway_objects(rendering),
     )
 
 

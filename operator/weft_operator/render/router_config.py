@@ -135,6 +135,11 @@ def live_json(rendering: Rendering) -> Mapping[str, Any]:
             **_races(routing),
             **_class_rules(spec, plan),
             **({} if rendering.canary is None else {"canary": rendering.canary}),
+            **(
+                {"failOpenUrl": f"http://{rendering.key.name}.{rendering.key.namespace}.svc"}
+                if rendering.fails_open
+                else {}
+            ),
         },
     }
 

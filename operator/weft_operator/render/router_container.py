@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from weft_core.authority import http_url
 from weft_core.durations import parse_duration
 from weft_operator.api.engine_parts import Resources
-from weft_operator.api.objects import ROLE_LABEL, WORKER_COMPONENT, Manifest
+from weft_operator.api.objects import PICKER_COMPONENT, ROLE_LABEL, WORKER_COMPONENT, Manifest
 from weft_operator.render.engines.container import ENGINE_PORT, LOOPBACK, ROUTER_PORT
 from weft_operator.render.inputs import Rendering
 from weft_operator.render.security_context import READABLE, container_security
@@ -27,6 +27,8 @@ TLS_PORT = 8443
 """Where coordinators with a certificate serve clients; health and metrics stay on the plain port, for them alone."""
 MESH_PORT = 8081
 """Where routers in a mesh serve clients and each other; health and metrics stay on the plain port, past the mesh."""
+GRPC_PORT = 9002
+"""Where endpoint pickers serve a gateway's proxies."""
 
 STOP_MARGIN_S = 10
 """Time beyond the drain timeout for processes to end before they are killed."""
@@ -51,6 +53,8 @@ def drain_seconds(rendering: Rendering) -> int:
 
 def main_port(rendering: Rendering, component: str) -> int:
     """Return the port at which the routers of a component serve."""
+    if component == PICKER_COMPONENT:
+        return GRPC_PORT
     if component == COORDINATOR and rendering.spec.coordinator.tls is not None:
         return TLS_PORT
     return MESH_PORT if rendering.mesh else ROUTER_PORT
@@ -65,7 +69,8 @@ def router_container(
     With TLS, and in a mesh, probes and metrics have a port of their own.
     A sidecar reaches its engine at ``engine_host``. One of role ``worker`` reads the role that it has now from a file.
     """
-    port = main_port(rendering, role)
+    picks = role == "epp"
+    port = GRPC_PORT if picks else main_port(rendering, role)
     args = [
         "router",
         f"--role={role}",
@@ -74,7 +79,7 @@ def router_container(
         *([f"--health-listen=[::]:{ROUTER_PORT}"] if port != ROUTER_PORT else []),
         f"--drain-seconds={drain_seconds(rendering)}",
     ]
-    if role != COORDINATOR:
+    if role not in (COORDINATOR, "epp"):
         args.append(f"--engine-url={http_url(engine_host, ENGINE_PORT)}")
     assigned = role == WORKER_COMPONENT
     return {
@@ -94,6 +99,7 @@ def router_container(
         ],
         "ports": [
             {"name": "http", "containerPort": ROUTER_PORT, "protocol": "TCP"},
+            *([{"name": "grpc", "containerPort": port, "protocol": "TCP"}] if picks else []),
             *([{"name": "https", "containerPort": port, "protocol": "TCP"}] if port == TLS_PORT else []),
             *([{"name": "http-mesh", "containerPort": port, "protocol": "TCP"}] if port == MESH_PORT else []),
         ],

@@ -3,9 +3,9 @@
 Pods have their names before they are ready, because the nodes of one worker must find each other to become so.
 """
 
-from weft_operator.api.objects import Manifest
+from weft_operator.api.objects import PICKER_COMPONENT, Manifest
 from weft_operator.render.inputs import Rendering
-from weft_operator.render.router_container import COORDINATOR, main_port
+from weft_operator.render.router_container import COORDINATOR, GRPC_PORT, main_port
 
 SERVICE_PORT = 80
 SECURE_PORT = 443
@@ -14,7 +14,7 @@ FAMILIES = "PreferDualStack"
 
 
 def services(rendering: Rendering) -> tuple[Manifest, ...]:
-    """Return the coordinator's Service and one headless Service for each component of workers."""
+    """Return the Services of coordinators and endpoint pickers, and a headless one for each component of workers."""
     front: Manifest = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -51,7 +51,34 @@ def services(rendering: Rendering) -> tuple[Manifest, ...]:
         }
         for component in rendering.worker_components
     )
-    return (front, *headless)
+    return (front, *_picker_service(rendering), *headless)
+
+
+def _picker_service(rendering: Rendering) -> tuple[Manifest, ...]:
+    """Return the Service by which a gateway reaches the endpoint pickers, if there are any."""
+    if not rendering.picked:
+        return ()
+    return (
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": rendering.metadata(rendering.name(PICKER_COMPONENT), PICKER_COMPONENT),
+            "spec": {
+                "type": "ClusterIP",
+                "ipFamilyPolicy": FAMILIES,
+                "selector": rendering.selector(PICKER_COMPONENT),
+                "ports": [
+                    {
+                        "name": "grpc",
+                        "port": GRPC_PORT,
+                        "targetPort": GRPC_PORT,
+                        "protocol": "TCP",
+                        "appProtocol": "http2",
+                    },
+                ],
+            },
+        },
+    )
 
 
 def _front_port(rendering: Rendering) -> Manifest:

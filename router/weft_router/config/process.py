@@ -17,9 +17,11 @@ from weft_router.config.file import RouterConfig
 from weft_router.config.live import LiveConfig, combined
 from weft_router.config.role_file import read_role
 from weft_router.config.section import ConfigError
+from weft_router.config.server import FRONT_ROLES
 from weft_router.config.workers import WorkerEntry, read_workers
 
-Role = Literal["coordinator", "standalone"] | WorkerRole
+Role = Literal["coordinator", "standalone", "epp"] | WorkerRole
+"""``epp``: an endpoint picker, which chooses workers for a gateway's proxy."""
 FlagRole = Role | Literal["worker", "gateway"]
 """``worker``: a sidecar whose role is in a file, and may change; ``gateway`` has settings of another kind."""
 
@@ -124,6 +126,8 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
     profile = pools[pool] if pool in pools else config.cost_profile()
     host, port = listen_address(flags.listen, "--listen")
     health = ("", 0) if flags.health_listen is None else listen_address(flags.health_listen, "--health-listen")
+    if role == "epp" and not health[1]:
+        raise ConfigError("--health-listen: an endpoint picker serves health and metrics beside gRPC; pass [::]:8080")
     worker, degree, url = _identity(role, flags.advertise, env, port)
     if degree and degree not in profile.degrees:
         known = ", ".join(str(d) for d in sorted(profile.degrees))
@@ -208,7 +212,7 @@ def _role(role: FlagRole, env: Mapping[str, str]) -> tuple[Role, Path | None]:
 
 
 def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: int) -> tuple[str, Degree, str]:
-    if role in ("coordinator", "standalone"):
+    if role in FRONT_ROLES:
         return env.get("POD_NAME", role), 0, ""
     worker = env.get("WEFT_WORKER")
     if not worker:
@@ -234,7 +238,7 @@ def _identity(role: Role, advertise: str | None, env: Mapping[str, str], port: i
 def _node(role: Role, env: Mapping[str, str]) -> tuple[int, str]:
     """Return the rank of this pod among the nodes of its worker, and where the leader's sidecar is."""
     rank = env.get("WEFT_NODE_RANK", "0")
-    if role in ("coordinator", "standalone") or rank == "0":
+    if role in FRONT_ROLES or rank == "0":
         return 0, ""
     if not rank.isdigit():
         raise ConfigError(f"WEFT_NODE_RANK={rank!r}: set the pod's number among its worker's nodes, 0 for the leader")

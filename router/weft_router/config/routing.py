@@ -137,6 +137,8 @@ class RoutingConfig(Section):
     classes: dict[str, ClassRouting] = Field(default_factory=dict, max_length=32)
     canary: CanaryConfig | None = None
     """A new plan on trial, if there is one."""
+    fail_open_url: str = Field(default="", pattern=r"^(https?://[^\s/?#@]+)?$")
+    """The coordinators to which sidecars pass clients' requests on that no endpoint picker sent; refused if empty."""
 
     @property
     def overrides(self) -> dict[str, float]:

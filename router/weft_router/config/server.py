@@ -9,7 +9,7 @@ from weft_router.config.front import AuthConfig, CorsConfig, LimitsConfig, TlsCo
 from weft_router.config.live import LiveConfig
 from weft_router.config.observability import AccessLogConfig
 
-FRONT_ROLES: Final = frozenset({"coordinator", "standalone", "gateway"})
+FRONT_ROLES: Final = frozenset({"coordinator", "standalone", "epp", "gateway"})
 """The roles that clients talk to."""
 
 

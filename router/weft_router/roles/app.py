@@ -34,8 +34,10 @@ class App(ABC):
         """Return the role's own endpoints."""
 
     @abstractmethod
-    def admits(self, headers: dict[str, str], credential_cache: CredentialCache | None, peer: Peer, /) -> object:
-        """Let a request in by its headers or its peer, and return who asks; raise ApiError otherwise.
+    def admits(
+        self, path: str, headers: dict[str, str], credential_cache: CredentialCache | None, peer: Peer, /
+    ) -> object:
+        """Let a request for a path in by its headers or its peer, and return who asks; raise ApiError otherwise.
 
         ``credential_cache`` is that of the requests with the same credentials.
         """

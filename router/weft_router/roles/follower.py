@@ -46,7 +46,7 @@ class Follower(App):
         """Return the endpoints that the kubelet asks."""
         return {"/engine/livez": {"GET": self._livez}, "/engine/metrics": {"GET": self._metrics}}
 
-    def admits(self, _: dict[str, str], __: CredentialCache | None, ___: Peer, /) -> None:
+    def admits(self, _: str, __: dict[str, str], ___: CredentialCache | None, ____: Peer, /) -> None:
         """Admit no request: requests go to the leader."""
         raise NotFoundError("this node follows the leader of its worker; requests go there")
 

@@ -243,8 +243,11 @@ class Front:
             raise ApiError("the engines of this service have no Responses API; use chat completions", status=501)
         if FALLBACK_HEADER in exchange.headers:
             body["model"] = self._allowed.model
+        asked = body.get("model")
         check_model(body, self._allowed)
         model = cast(str, body["model"])
+        if asked != model:
+            exchange.facts["asked_model"] = asked
         scope = scope_of(principal.tenant, "" if model == self._allowed.model else model)
         identity = explicit_identity(scope, exchange.headers, body, secret=self._secret if responses else None)
         class_ = self._classifier.of(principal, exchange.headers, body)

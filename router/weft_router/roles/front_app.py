@@ -30,7 +30,7 @@ class FrontApp(App):
         """Return the public endpoints."""
         return self._front.routes()
 
-    def admits(self, headers: dict[str, str], credential_cache: CredentialCache | None, _: Peer, /) -> object:
+    def admits(self, _: str, headers: dict[str, str], credential_cache: CredentialCache | None, __: Peer, /) -> object:
         """Let known callers in."""
         return self._front.admits(headers, credential_cache)
 

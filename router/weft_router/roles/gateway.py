@@ -78,8 +78,11 @@ class Gateway(App):
             SESSIONS: {"DELETE": self._end_session},
         }
 
-    def admits(self, headers: dict[str, str], credential_cache: CredentialCache | None, _: Peer, /) -> object:
+    def admits(
+        self, path: str, headers: dict[str, str], credential_cache: CredentialCache | None, _: Peer, /
+    ) -> object:
         """Let known callers in; everyone, where services know them."""
+        del path
         known = self._authenticator.cached(credential_cache)
         if known is not None:
             return known

@@ -84,9 +84,11 @@ class Relay:
                 sse_filter = self._adapter.sse_filter(EngineRequest(inference, request.id))
         else:
             leg = UpstreamRequest(first_s=self._total_s)
-        relayed = RelayedResponse(request, writer, leg, self._most_bytes, sse_filter, self._legs)
+        relayed = RelayedResponse(
+            request, writer, leg, self._most_bytes, sse_filter, self._legs, needs_ids=method in ("exact", "sampled")
+        )
         try:
-            self._send(record, request, relayed, ids=method in ("exact", "sampled"))
+            self._send(record, request, relayed)
             await leg
             relayed.finish()
         except UpstreamFailedError as error:
@@ -97,15 +99,11 @@ class Relay:
             writer.set_source(None)
             relayed.close()
 
-    def _send(self, record: WorkerRecord, request: RoundRequest, relayed: "RelayedResponse", *, ids: bool) -> None:
-        """Send a request to a worker, with ``ids`` for token ids; its answer goes where ``relayed`` takes it."""
-        lines = _lines(request)
-        if ids:
-            lines += f"{IDS_HEADER}: 1\r\n"
-        body = request.inference.whole()
-        if request.resumed is not None:
-            body = body[:-1] + b"," + RESUME_FIELD + orjson.dumps(request.resumed.dump()) + b"}"
-        self._pool.send(relayed.leg, self._pool.origin(record.url), request.inference.path, body, relayed, lines=lines)
+    def _send(self, record: WorkerRecord, request: RoundRequest, relayed: "RelayedResponse") -> None:
+        """Send a request to a worker; its answer goes where ``relayed`` takes it."""
+        lines, body = sidecar_message(request, relayed)
+        path = request.inference.path
+        self._pool.send(relayed.leg, self._pool.origin(record.url), path, body, relayed, lines=lines)
 
     async def ask(self, record: WorkerRecord, path: str, payload: bytes) -> tuple[int, bytes]:
         """Return the status and body of a worker's answer to a short call; raise UpstreamFailedError without one."""
@@ -137,13 +135,17 @@ class RelayedResponse:
         limit: int,
         sse_filter: EventFilter | None,
         legs: BucketsByClass,
+        *,
+        needs_ids: bool = False,
     ) -> None:
         self.leg = leg
+        self.needs_ids = needs_ids
+        """Whether a stream is continued from its token ids should it break off."""
         self._legs = legs
         self._sent = monotonic()
         self._sse_filter = sse_filter
-        self._job = request
-        self._writer = writer
+        self.request = request
+        self.writer = writer
         self._whole: BufferedResponse | None = BufferedResponse(leg, limit)
         self._status = 0
         self._headers: dict[str, str] = {}
@@ -156,7 +158,7 @@ class RelayedResponse:
         self._status = status
         self._headers = headers
         now = monotonic()
-        self._legs.of(self._job.class_).mark(now - self._sent, self._job.trace, now)
+        self._legs.of(self.request.class_).mark(now - self._sent, self.request.trace, now)
         if status == 200 and headers.get("content-type", "").startswith("text/event-stream"):
             self._whole = None
 
@@ -179,10 +181,10 @@ class RelayedResponse:
                 return
         if not self.headers_sent:
             self.headers_sent = True
-            self._job.facts.setdefault("first_byte", round(monotonic() - self._job.started, 4))
-            if not self._writer.headers_sent:
-                self._writer.begin(_passed(self._headers))
-        self._writer.write(chunk)
+            self.request.facts.setdefault("first_byte", round(monotonic() - self.request.started, 4))
+            if not self.writer.headers_sent:
+                self.writer.begin(_passed(self._headers))
+        self.writer.write(chunk)
 
     @property
     def ended_by_worker(self) -> bool:
@@ -193,7 +195,7 @@ class RelayedResponse:
         """Return what the client has of the stream, from this worker and those before."""
         if self._sse_filter is None:
             return None
-        before = self._job.resumed
+        before = self.request.resumed
         if before is None:
             return self._sse_filter.reply
         before.go_on(self._sse_filter.reply)
@@ -209,29 +211,29 @@ class RelayedResponse:
         if self._whole is not None:
             if self._headers.get(DIED_HEADER) in DEATHS:
                 raise UpstreamFailedError(self._headers[DIED_HEADER])
-            if self._headers.get(RETRY_HEADER) == "1" or self._writer.headers_sent:
+            if self._headers.get(RETRY_HEADER) == "1" or self.writer.headers_sent:
                 raise UpstreamFailedError("refused" if self._status == 503 else ENGINE_FAILED)
-            if self._job.has_fallback and self._headers.get(OVERLOAD_HEADER) == "1":
+            if self.request.has_fallback and self._headers.get(OVERLOAD_HEADER) == "1":
                 raise _refusal(self._status, self._headers, self._whole.body)
-            self._writer.used = read_usage(self._headers.get(TOKENS_HEADER, "").encode())
+            self.writer.used = read_usage(self._headers.get(TOKENS_HEADER, "").encode())
             kind = self._headers.get("content-type", "application/json")
-            self._writer.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
+            self.writer.whole(self._status, self._whole.body, _passed(self._headers), content_type=kind)
             return
         if self._broken or self._splitter.partial or not self.headers_sent:
             raise UpstreamFailedError(self._broken or "cut-short")
-        self._writer.end()
+        self.writer.end()
 
     def close(self) -> None:
         """Count what came of a stream that broke off, beside what came before it."""
         if self._sse_filter is not None and not self._counted:
-            prompt, before = self._writer.used
-            self._writer.used = prompt, before + self._sse_filter.tokens
+            prompt, before = self.writer.used
+            self.writer.used = prompt, before + self._sse_filter.tokens
 
     def _without_comment(self, chunk: bytes) -> bytes:
         """Take what the sidecar itself says out of its events."""
         chunk, said = split_comment(chunk)
         if said.startswith(TOKENS):
-            self._writer.used = read_usage(said[len(TOKENS) :])
+            self.writer.used = read_usage(said[len(TOKENS) :])
             self._counted = True
         elif said.startswith(BROKEN):
             self._broken = said[len(BROKEN) :].strip().decode("ascii", "replace") or "unknown"
@@ -246,6 +248,17 @@ def _refusal(status: int, headers: dict[str, str], body: bytes) -> ApiError:
         error["message"], status=status, kind=error["type"], param=error["param"], code=error["code"],
         retry_after_s=None if retry is None else int(retry), overload=True,
     )  # fmt: skip
+
+
+def sidecar_message(request: RoundRequest, relayed: "RelayedResponse") -> tuple[str, bytes]:
+    """Return the header lines and the body by which a sidecar is asked to serve a round."""
+    lines = _lines(request)
+    if relayed.needs_ids:
+        lines += f"{IDS_HEADER}: 1\r\n"
+    body = request.inference.whole()
+    if request.resumed is not None:
+        body = body[:-1] + b"," + RESUME_FIELD + orjson.dumps(request.resumed.dump()) + b"}"
+    return lines, body
 
 
 def _lines(request: RoundRequest) -> str:

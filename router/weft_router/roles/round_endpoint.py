@@ -3,6 +3,7 @@
 import logging
 from typing import cast
 
+from weft_router.auth.passes import Pass, PassVerifier
 from weft_router.auth.principal import NO_KEYS_TENANT
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
@@ -36,11 +37,12 @@ log = logging.getLogger(__name__)
 class RoundEndpoint:
     """Reads the requests of coordinators and has them served by one worker."""
 
-    def __init__(self, settings: Settings, decoding: DecodeService, context: Context) -> None:
+    def __init__(self, settings: Settings, decoding: DecodeService, passes: PassVerifier, context: Context) -> None:
         config = settings.config
         self.allowed = RequestLimits(config.model, config.limits, requests=None, adapters=config.adapters)
         """What requests may ask for now."""
         self._decoding = decoding
+        self._passes = passes
         self._metrics = context.metrics
         self._tracer = context.tracer
 
@@ -55,6 +57,8 @@ class RoundEndpoint:
     async def serve(self, exchange: Exchange) -> None:
         """Read and check the request once more: what goes to the engine is what was checked here."""
         path, headers = exchange.path, exchange.headers
+        if isinstance(exchange.admitted, Pass):
+            self._passes.redeem(exchange.admitted, exchange.body)
         session = headers.get(SESSION_HEADER, "")
         if not session:
             raise InvalidRequestError(f"{SESSION_HEADER}: the coordinator names the session", param=SESSION_HEADER)

@@ -79,10 +79,11 @@ class Server:
         if not front:  # it waits, so it is only where an engine's hook asks for it
             own["/engine/prestop"] = {"GET": drain.serve_prestop}
         self._routes: Routes = {**own, **app.routes()}
+        self._own = frozenset(own)
         self._deep = [path for path in self._routes if path.endswith(DEEP)]
         limits = settings.config.limits
         timeouts = settings.config.timeouts
-        wire = HttpLimits(
+        wire = self.wire = HttpLimits(
             max_line=limits.max_line_bytes,
             max_headers=limits.max_headers,
             max_head=limits.max_header_bytes,
@@ -97,6 +98,7 @@ class Server:
             keep_alive_s=timeouts.keep_alive,
             stall_s=min(timeouts.slow_reader, timeouts.idle),
         )
+        """The bounds on requests."""
         self.budget = Budget(
             bytes_in_flight(limits.max_bytes_in_flight, processes=settings.processes, limit=memory_limit())
         )
@@ -107,10 +109,10 @@ class Server:
         if wire.max_body > self.budget.largest:
             log.warning("bodies_bounded_by_memory", extra={"bytes": self.budget.largest, "limit": wire.max_body})
         self.health = Listener(
-            self._serve_open, refused=self._refused, limits=wire, gate=self._gate_open, budget=self.budget
+            self._serve_open, refused=self.refused, limits=wire, gate=self._gate_open, budget=self.budget
         )
         """Health and metrics without TLS, where that is wanted beside it."""
-        self.listener = Listener(self._serve, refused=self._refused, limits=wire, gate=self._gate, budget=self.budget)
+        self.listener = Listener(self.serve, refused=self.refused, limits=wire, gate=self.gate, budget=self.budget)
 
     @property
     def inflight(self) -> int:
@@ -137,7 +139,7 @@ class Server:
     def _close_after_replies(self) -> None:
         self.listener.connections.close_after_replies(idle=False)
 
-    def _gate(self, request: Request, peer: Peer) -> ApiError | None:
+    def gate(self, request: Request, peer: Peer) -> ApiError | None:
         """Refuse what would only be refused after a large body was read."""
         try:
             self._handler(request.path, request.method)
@@ -153,9 +155,15 @@ class Server:
             return error
         return None
 
+    def gate_public(self, request: Request, peer: Peer) -> ApiError | None:
+        """Do as ``gate`` does, for requests that reach no port of this process: they get what clients may ask for."""
+        if request.path in self._own:
+            return NotFoundError(f"unknown path {request.path[:128]!r}; this service has {', '.join(self._public())}")
+        return self.gate(request, peer)
+
     def _gate_open(self, request: Request, peer: Peer) -> ApiError | None:
-        """Do as ``_gate`` does, for the port that has nothing but health and metrics."""
-        return self._gate(request, peer) if request.path in _OPEN else _not_here(request.path)
+        """Do as ``gate`` does, for the port that has nothing but health and metrics."""
+        return self.gate(request, peer) if request.path in _OPEN else _not_here(request.path)
 
     def _no_room(self, length: int) -> ApiError:
         largest = self.budget.largest
@@ -191,7 +199,7 @@ class Server:
         if path == "/drain" or path.startswith("/debug/"):
             require_proven(peer)
         elif path not in _UNASKED:
-            principal = self._app.admits(headers, credential_cache, peer)
+            principal = self._app.admits(path, headers, credential_cache, peer)
         if "content-encoding" in headers and encoding_of(headers) != IDENTITY and not self._front:
             raise ApiError("compressed request bodies are not accepted here; send plain JSON", status=415)
         return principal
@@ -218,11 +226,12 @@ class Server:
     async def _serve_open(self, exchange: Exchange) -> None:
         """Serve the port that has nothing but health and metrics."""
         if exchange.path in _OPEN:
-            await self._serve(exchange)
+            await self.serve(exchange)
         else:
             reply_error(exchange, _not_here(exchange.path))
 
-    async def _serve(self, exchange: Exchange) -> None:
+    async def serve(self, exchange: Exchange) -> None:
+        """Serve a request, and account for it."""
         path = exchange.path
         if self._cors is not None and "origin" in exchange.headers and self._answer_browser(exchange, self._cors):
             return
@@ -272,7 +281,7 @@ class Server:
                 drain.idle.set()
             self._done(exchange, now)
 
-    def _refused(self, exchange: Exchange, error: ApiError) -> None:
+    def refused(self, exchange: Exchange, error: ApiError) -> None:
         """Answer what never became a request."""
         error.retryable = error.status == 503 and not self._front  # another worker may have room
         reply_error(exchange, error)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from functools import partial
+from time import time
+from typing import Final
 
 import orjson
 
@@ -9,20 +11,22 @@ from weft_core.keys import derive
 from weft_core.layouts import WORKER_ROLES
 from weft_router.auth.cache_salts import CacheSalts
 from weft_router.auth.hops import require_proven
+from weft_router.auth.passes import KEY_PURPOSE, PassVerifier
 from weft_router.background import Background
 from weft_router.config import RouterConfig, Settings
 from weft_router.context import Context
 from weft_router.engines.catalogue import adapter_of
-from weft_router.errors import SHUTTING_DOWN, WORKER_LOST
+from weft_router.errors import SHUTTING_DOWN, WORKER_LOST, NotFoundError
 from weft_router.http.exchange import Exchange
 from weft_router.http.head import CredentialCache, Peer
 from weft_router.http.link_dialer import LINK_PATH
 from weft_router.http.pool import ConnectionPool
-from weft_router.openai.answers import reply_models
+from weft_router.openai.answers import MESSAGES, reply_models
 from weft_router.openai.body import sanitise
 from weft_router.openai.inference import PATHS
 from weft_router.roles import session_hop
 from weft_router.roles.app import App, Routes
+from weft_router.roles.detour import Detour
 from weft_router.roles.engine_pages import EnginePages
 from weft_router.roles.link_hop import linked_pool, serve_link
 from weft_router.roles.prefill_hop import PREFILL_PATH, PrefillHop, serve_prefill, serve_queue
@@ -40,6 +44,12 @@ from weft_router.state.registry import Registry
 from weft_router.state.store import Store
 from weft_router.workers.prefill_client import QUEUE_PATH
 from weft_router.workers.worker import ENGINE_KEEPALIVE_S, Worker, count_adapters, count_plugins
+
+MESSAGE_PATHS: Final = (MESSAGES, f"{MESSAGES}/count_tokens")
+DETOURED: Final = frozenset({*PATHS, *MESSAGE_PATHS})
+"""Paths of clients' requests that are passed on to the coordinators."""
+DETOUR: Final = object()
+"""Stands for the sender of such a request: the coordinator finds out who it is."""
 
 
 class Sidecar(App):
@@ -72,8 +82,10 @@ class Sidecar(App):
             session_source=SessionHop(pool=peers),
             queue_source=prefill_hop,
         )
+        self._detour = Detour(config)
         self._prefilling = PrefillService(self._worker, metrics)
-        self._rounds = RoundEndpoint(settings, self._decoding, context)
+        self._passes = PassVerifier(derive(settings.token, KEY_PURPOSE), settings.url.removeprefix("http://"))
+        self._rounds = RoundEndpoint(settings, self._decoding, self._passes, context)
         self._background = Background()
 
     @property
@@ -88,7 +100,8 @@ class Sidecar(App):
             QUEUE_PATH: {"GET": self._queue},
             PREFILL_PATH: {"POST": self._prefill},
             "/v1/models": {"GET": self._models},
-            **{path: {"POST": self._rounds.serve} for path in PATHS},
+            **{path: {"POST": self._round} for path in PATHS},
+            **{path: {"POST": self._pass_on} for path in MESSAGE_PATHS},
             "/tokenize": {"POST": self._tokenize},
             FORGET_PATH: {"POST": self._forget},
             TAKE_PATH: {"POST": self._take},
@@ -97,9 +110,19 @@ class Sidecar(App):
             **EnginePages(self._worker.engine).routes(),
         }
 
-    def admits(self, _: dict[str, str], __: CredentialCache | None, peer: Peer, /) -> None:
-        """Let the router's own hops in: their clients were let in by a front."""
+    def admits(self, path: str, headers: dict[str, str], _: CredentialCache | None, peer: Peer, /) -> object:
+        """Let the router's own hops in, whose clients were let in by a front, and rounds with a picker's pass.
+
+        Where the detour is open, clients' requests come in, too, to be passed on.
+        """
+        if not peer.proven and path in PATHS:
+            valid = self._passes.verify(path, headers, time())
+            if valid is not None:
+                return valid
+        if not peer.proven and path in DETOURED and self._detour.is_open:
+            return DETOUR
         require_proven(peer)
+        return None
 
     def ready(self) -> str | None:
         """Return None when the engine can serve and others can know of it, whatever the role."""
@@ -122,6 +145,7 @@ class Sidecar(App):
         await self._decoding.stop()
         await self._worker.stop()
         await self._registry.stop()
+        await self._detour.close()
         await self._engines.close()
         await self._peers.close()
         self._request_log.close()
@@ -131,6 +155,7 @@ class Sidecar(App):
         self._rounds.reload(config)
         self._worker.reload(config)
         self._decoding.reload(config)
+        self._detour.reload(config)
 
     def drain(self) -> None:
         """Take nothing new, and send away the prefills of others that wait: another worker serves them sooner."""
@@ -153,6 +178,7 @@ class Sidecar(App):
     def terminate(self) -> None:
         """End what is still under way."""
         self._engines.terminate(SHUTTING_DOWN)
+        self._detour.terminate()
         self._peers.terminate(SHUTTING_DOWN)
 
     def observe(self) -> None:
@@ -176,6 +202,17 @@ class Sidecar(App):
         ready = len(registry.ready("prefill"))
         metrics.workers.labels("prefill", "ready").set(ready)
         metrics.workers.labels("prefill", "not-ready").set(len(registry.known("prefill")) - ready)
+
+    async def _round(self, exchange: Exchange) -> None:
+        if exchange.admitted is DETOUR:
+            await self._detour.serve(exchange)
+        else:
+            await self._rounds.serve(exchange)
+
+    async def _pass_on(self, exchange: Exchange) -> None:
+        if exchange.admitted is not DETOUR:
+            raise NotFoundError(f"unknown path {exchange.path!r} between the router's own hops")
+        await self._detour.serve(exchange)
 
     async def _models(self, exchange: Exchange) -> None:
         reply_models(exchange, self._settings.config.model, self._rounds.allowed.adapters)

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 
 from weft_router.config import ConfigError, Settings, TelemetryConfig
+from weft_router.config.server import FRONT_ROLES
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.tracing import Attribute, Tracer, body_of
 
@@ -147,7 +148,7 @@ def open_telemetry(config: TelemetryConfig, *, settings: Settings, metrics: Metr
     Raises:
         ConfigError: the environment's headers for the collector make no sense.
     """
-    front = settings.role in ("coordinator", "standalone")
+    front = settings.role in FRONT_ROLES
     tracer = Tracer(ratio=config.sample_ratio, front=front, metrics=metrics)
     resource = {
         "service.name": "weft-router",

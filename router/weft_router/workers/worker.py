@@ -284,7 +284,7 @@ def role_of(settings: Settings) -> WorkerRole:
         ValueError: the process is no worker.
     """
     role = settings.role
-    if role == "coordinator" or role == "standalone":
+    if role == "coordinator" or role == "standalone" or role == "epp":
         raise ValueError(f"{role}: not the role of a worker")
     return role
 

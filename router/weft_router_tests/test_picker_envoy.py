@@ -1,0 +1,388 @@
+"""Endpoint pickers behind a real Envoy, whose requests go straight to decode workers, as a coordinator's do."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from weft_router_tests.envoy import BodyMode, Envoy, Route
+from weft_router_tests.stack import MODEL, Answer, Stack, free_port, proven, router_json, until
+
+pytestmark = pytest.mark.component
+
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+USER = {"role": "user", "content": "hello"}
+KEYED = {"Authorization": "Bearer key-of-a-client"}
+
+Behind = Callable[..., Any]
+
+
+@pytest.fixture
+async def behind(tmp_path: Path) -> AsyncIterator[Behind]:
+    """Give a function that puts an Envoy in front of services."""
+    made: list[Envoy] = []
+
+    async def start(*stacks: Stack, by_workers: bool = False, **config: Any) -> Envoy:
+        routes = [route_of(stack, by_workers=by_workers or len(stacks) > 1) for stack in stacks]
+        for route, weight in zip(routes, config.pop("weights", [1] * len(routes)), strict=True):
+            route.weight = weight
+        envoy = Envoy(tmp_path, routes, **config)
+        made.append(envoy)
+        await envoy.start()
+        return envoy
+
+    yield start
+    for envoy in made:
+        envoy.close()
+
+
+def shown(answer: Answer, name: str) -> str:
+    """Return a header of an answer; Envoy writes their names in lower case."""
+    return {key.lower(): value for key, value in answer.headers.items()}[name.lower()]
+
+
+def route_of(stack: Stack, *, by_workers: bool = False) -> Route:
+    """Return how an Envoy finds the processes of a service."""
+    found = stack.processes
+    grpc = next((p.settings for name, p in found.items() if name.startswith("e")), None)
+    workers = tuple(urlsplit(p.url).netloc for name, p in found.items() if name.startswith("d"))
+    return Route(
+        f"s{id(stack)}",
+        f"127.0.0.1:{grpc.port if grpc is not None else free_port()}",
+        coordinators=tuple(urlsplit(p.url).netloc for name, p in found.items() if name.startswith("c")),
+        workers=workers if by_workers else (),
+    )
+
+
+async def picked(stack: Stack, *, pickers: int = 1, coordinators: int = 0, keys: Path | None = None, **up: int) -> None:
+    """Start workers, endpoint pickers and coordinators."""
+    await stack.up(coordinators=coordinators, keys=keys, **up)
+    for i in range(pickers):
+        await stack.router("epp", f"e{i}", keys=keys)
+    decode, prefill = up.get("decode", 1), up.get("prefill", 1)
+    await stack.settle(decode=decode, prefill=prefill)
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
+async def test_a_conversation_returns_to_its_worker_with_its_history(
+    sidecars: Stack, behind: Behind, mode: BodyMode
+) -> None:
+    await picked(sidecars, decode=3, prefill=1)
+    envoy = await behind(sidecars, body_mode=mode)
+    said = [{"role": "user", "content": "What is a loom? " * 8}]
+    workers = []
+    for k in range(3):
+        answer = await sidecars.chat(said, session="weaver", front=envoy.url, stream=True, max_tokens=8, temperature=0)
+        assert answer.whole, (answer.status, answer.raw)
+        assert b": weft-" not in answer.raw, "what sidecars tell the picker is not the client's"
+        assert shown(answer, "X-Weft-Session") == "weaver"
+        assert "x-weft-tokens" not in {name.lower() for name in answer.headers}
+        workers.append(shown(answer, "X-Weft-Worker"))
+        said = [
+            *said,
+            {"role": "assistant", "content": answer.text},
+            {"role": "user", "content": f"And then? {k} " * 9},
+        ]
+    assert len(set(workers)) == 1
+    assert sidecars.engines["p0"].pulled > 0, "the prefill engine read the history from the decode engine"
+    sent = sidecars.engines[workers[0]].headers[-1]
+    assert not [name for name in sent if name.lower() in ("authorization", "x-weft-pass")]
+    assert await sidecars.count("weft_router_inflight", "e0") == 0
+
+
+async def test_answers_in_one_piece_go_through(sidecars: Stack, behind: Behind) -> None:
+    await picked(sidecars, prefill=0)
+    envoy = await behind(sidecars)
+    answer = await sidecars.chat([USER], front=envoy.url)
+    assert answer.status == 200
+    assert answer.text
+    assert shown(answer, "X-Request-Id").startswith("weft-")
+    sent = sidecars.engines["d0"].seen[-1]
+    assert sent["messages"] == [USER]
+
+
+async def test_other_names_and_other_apis_are_the_coordinators(sidecars: Stack, behind: Behind) -> None:
+    sidecars.config = router_json(model={"aliases": ["gpt-4"]})
+    await picked(sidecars, coordinators=1, prefill=0)
+    envoy = await behind(sidecars)
+    answer = await sidecars.chat([USER], front=envoy.url, model="gpt-4", kv_transfer_params={"do_remote": True})
+    assert (answer.status, answer.json["model"]) == (200, MODEL)
+    sent = sidecars.engines["d0"].seen[-1]
+    assert sent["model"] == MODEL
+    message = {"model": MODEL, "max_tokens": 4, "messages": [USER]}
+    for stream in (False, True):
+        answers = []
+        for front in (sidecars.front, envoy.url):
+            async with sidecars.http.post(front + MESSAGES, json={**message, "stream": stream}) as response:
+                answers.append((response.status, response.content_type, await response.text()))
+        assert answers[1][:2] == (200, "text/event-stream" if stream else "application/json")
+        assert "message_stop" in answers[1][2] or not stream
+        assert len(answers[0][2]) == len(answers[1][2]), "but for ids it is the same"
+    for method, path in (("GET", "/v1/models"), ("GET", "/v1/models/gpt-4"), ("DELETE", "/v1/sessions/mine")):
+        ways = []
+        for front in (sidecars.front, envoy.url):
+            async with sidecars.http.request(method, front + path) as response:
+                ways.append((response.status, await response.read()))
+        assert ways[0] == ways[1]
+    both = {"model": MODEL, "prompt": ["a", "b"], "max_tokens": 2}
+    async with sidecars.http.post(envoy.url + "/v1/completions", json=both) as response:
+        assert response.status == 200
+        assert len((await response.json())["choices"]) == 2
+
+
+async def test_refusals_are_the_coordinators(sidecars: Stack, behind: Behind, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("key-of-a-client\nkey-of-another rps=0.001\n")
+    sidecars.config = router_json(limits={"maxBodyBytes": 20_000})
+    await picked(sidecars, coordinators=1, keys=keys, prefill=0)
+    envoy = await behind(sidecars)
+    chat = {"model": MODEL, "messages": [USER]}
+    limited = {"Authorization": "Bearer key-of-another"}
+    asked: list[tuple[str, str, Any, dict[str, str], int]] = [
+        ("POST", CHAT, chat, {}, 401),
+        ("POST", CHAT, chat, {"Authorization": "Bearer nobody"}, 401),
+        ("POST", CHAT, {**chat, "model": "other"}, KEYED, 404),
+        ("POST", CHAT, {**chat, "max_tokens": "many"}, KEYED, 400),
+        ("POST", CHAT, {**chat, "chat_template": "x"}, KEYED, 400),
+        ("POST", CHAT, {**chat, "user": "x" * 30_000}, KEYED, 413),
+        ("POST", MESSAGES, {**chat, "max_tokens": 1, "model": "other"}, KEYED, 404),
+        ("POST", "/v1/nothing", chat, KEYED, 404),
+        ("GET", CHAT, None, KEYED, 405),
+        ("POST", CHAT, chat, {**KEYED, "X-Weft-Class": "none"}, 400),
+    ]
+    for method, path, body, headers, status in asked:
+        answers = []
+        for front in (sidecars.front, envoy.url):
+            async with sidecars.http.request(method, front + path, json=body, headers=headers) as response:
+                answers.append((response.status, response.content_type, await response.read()))
+        assert answers[0] == answers[1], (path, headers)
+        assert answers[1][0] == status
+    async with sidecars.http.post(envoy.url + CHAT, json=chat, headers=limited) as response:
+        assert response.status == 200
+    async with sidecars.http.post(envoy.url + CHAT, json=chat, headers=limited) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert int(response.headers["Retry-After"]) > 0
+    for path in ("/metrics", "/healthz", "/drain"):
+        async with sidecars.http.get(envoy.url + path, headers=KEYED) as response:
+            assert response.status == 404
+
+
+async def test_a_worker_that_cannot_be_reached_is_replaced_unseen(sidecars: Stack, behind: Behind) -> None:
+    await picked(sidecars, decode=2, prefill=0)
+    envoy = await behind(sidecars)
+    first = await sidecars.chat([USER], session="s", front=envoy.url)
+    lost = shown(first, "X-Weft-Worker")
+    await sidecars.kill(lost)
+    answer = await sidecars.chat([USER], session="s", front=envoy.url, stream=True, max_tokens=4)
+    assert answer.whole, (answer.status, answer.raw)
+    assert shown(answer, "X-Weft-Worker") != lost
+
+
+async def test_an_engine_that_fails_is_replaced_unseen(sidecars: Stack, behind: Behind) -> None:
+    await picked(sidecars, decode=2, prefill=0)
+    envoy = await behind(sidecars)
+    first = await sidecars.chat([USER], session="s", front=envoy.url)
+    broken = shown(first, "X-Weft-Worker")
+    sidecars.engines[broken].script.status = 500
+    answer = await sidecars.chat([USER], session="s", front=envoy.url)
+    assert answer.status == 200, answer.raw
+    assert shown(answer, "X-Weft-Worker") != broken
+
+
+async def test_a_stream_that_breaks_goes_on_elsewhere(sidecars: Stack, behind: Behind) -> None:
+    await picked(sidecars, decode=2, prefill=0)
+    envoy = await behind(sidecars)
+    whole = await sidecars.chat([USER], session="s", front=envoy.url, stream=True, max_tokens=8, temperature=0)
+    sidecars.engines[shown(whole, "X-Weft-Worker")].script.die_at_token = 3
+    answer = await sidecars.chat([USER], session="s", front=envoy.url, stream=True, max_tokens=8, temperature=0)
+    assert answer.whole, (answer.status, answer.raw)
+    assert answer.text == whole.text
+
+
+async def test_a_client_that_leaves_ends_the_engines_work(sidecars: Stack, behind: Behind) -> None:
+    await picked(sidecars, prefill=0)
+    envoy = await behind(sidecars)
+    engine = sidecars.engines["d0"]
+    engine.script.gap_s = 0.05
+    engine.script.length = 1000
+    body = {"model": MODEL, "messages": [USER], "stream": True, "max_tokens": 1000}
+    async with sidecars.http.post(envoy.url + CHAT, json=body) as response:
+        await response.content.readuntil(b"\n\n")
+        response.close()
+
+    async def ended() -> bool:
+        return engine.aborted == 1 and await sidecars.count("weft_router_inflight", "e0") == 0
+
+    await until(ended)
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
+async def test_without_a_picker_requests_are_refused(sidecars: Stack, behind: Behind, mode: BodyMode) -> None:
+    await picked(sidecars, pickers=0, coordinators=1, prefill=0)
+    envoy = await behind(sidecars, body_mode=mode)
+    answer = await sidecars.chat([USER], front=envoy.url)
+    assert answer.status >= 500
+    assert not sidecars.engines["d0"].seen
+
+
+@pytest.mark.parametrize("by_workers", [False, True])
+async def test_without_a_picker_requests_pass_where_they_may(sidecars: Stack, behind: Behind, by_workers: bool) -> None:
+    sidecars.config = router_json()
+    await sidecars.up(prefill=0)
+    sidecars.config = router_json(routing={"failOpenUrl": sidecars.front})
+    await sidecars.worker("decode", "d1")
+    await sidecars.settle(decode=2, prefill=0)
+    envoy = Envoy(sidecars.folder, [route_of(sidecars)], body_mode="BUFFERED", fail_open=True)
+    if by_workers:
+        envoy.routes[0].workers = (urlsplit(sidecars.processes["d1"].url).netloc,)
+    await envoy.start()
+    try:
+        for stream in (False, True):
+            answer = await sidecars.chat([USER], session="s", front=envoy.url, stream=stream)
+            assert answer.status == 200, answer.raw
+            assert answer.whole or not stream
+        refused = await sidecars.chat([USER], front=envoy.url, model="other")
+        assert (refused.status, refused.json["error"]["code"]) == (404, "model_not_found")
+    finally:
+        envoy.close()
+
+
+async def test_a_client_cannot_choose_the_destination(sidecars: Stack, behind: Behind) -> None:
+    await picked(sidecars, prefill=0)
+    envoy = await behind(sidecars)
+    headers = {"X-Gateway-Destination-Endpoint": "127.0.0.1:9", "X-Weft-Tenant": "other", "X-Weft-Cap": "1"}
+    answer = await sidecars.chat([USER], front=envoy.url, headers=headers)
+    assert answer.status == 200
+
+
+async def test_workers_take_nothing_from_clients(sidecars: Stack) -> None:
+    await picked(sidecars, pickers=0, prefill=0)
+    body = {"model": MODEL, "messages": [USER]}
+    url = sidecars.processes["d0"].url + CHAT
+    for headers in ({}, {"X-Weft-Pass": "1.2.3"}, {"X-Weft-Session": "s"}):
+        async with sidecars.http.post(url, json=body, headers=headers) as response:
+            assert response.status == 401
+    async with proven(sidecars.processes["d0"].url) as hop, hop.post(url, json=body) as response:
+        assert response.status == 400, "a hop has to name the session"
+
+
+async def test_pickers_share_their_sessions(redis_stack: Stack, behind: Behind) -> None:
+    await picked(redis_stack, pickers=2, decode=4, prefill=0)
+    settings = [redis_stack.processes[name].settings for name in ("e0", "e1")]
+    envoys = []
+    for one in settings:
+        envoy = Envoy(redis_stack.folder, [Route(f"p{one.port}", f"127.0.0.1:{one.port}")])
+        envoys.append(envoy)
+        await envoy.start()
+    try:
+        for k in range(6):
+            workers = set()
+            for envoy in envoys:
+                answer = await redis_stack.chat([USER], session=f"s{k}", front=envoy.url)
+                workers.add(shown(answer, "X-Weft-Worker"))
+            assert len(workers) == 1
+    finally:
+        for envoy in envoys:
+            envoy.close()
+
+
+async def test_a_canary_of_another_service_gets_its_share(tmp_path: Path, behind: Behind) -> None:
+    stacks = []
+    for name in ("stable", "canary"):
+        folder = tmp_path / name
+        folder.mkdir()
+        stacks.append(Stack(folder))
+    try:
+        for stack in stacks:
+            await picked(stack, prefill=0)
+        envoy = await behind(*stacks, weights=[80, 20])
+        for _ in range(60):
+            answer = await stacks[0].chat([USER], front=envoy.url)
+            assert answer.status == 200, answer.raw
+        served = [len(stack.engines["d0"].seen) for stack in stacks]
+        assert sum(served) == 60
+        assert served[0] > served[1] > 0
+    finally:
+        for stack in stacks:
+            await asyncio.wait_for(stack.close(), 15)
+
+
+async def test_health_is_told_by_grpc(sidecars: Stack) -> None:
+    import grpc
+
+    await sidecars.router("epp", "e0")
+    port = sidecars.processes["e0"].settings.port
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await check(b"\x0a\x08liveness") == b"\x08\x01"
+        assert await check(b"") == b"\x08\x02", "no decode worker was ready yet"
+        await sidecars.worker("decode", "d0")
+
+        async def ready() -> bool:
+            return bool(await check(b"\x0a\x09readiness") == b"\x08\x01")
+
+        await until(ready)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await check(b"\x0a\x05other")
+        async with aiohttp.ClientSession() as http, http.get(sidecars.processes["e0"].url + "/readyz") as response:
+            assert response.status == 200
+
+
+def picker_process(stack: Stack, port: int, health: int) -> "subprocess.Popen[bytes]":
+    """Start an endpoint picker by the command line."""
+    config = next(stack.folder.glob("decode-d0-*.json"))
+    command = [sys.executable, "-m", "weft_router", "--role", "epp", "--config", str(config), "--drain-seconds", "20"]
+    command += ["--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health}"]
+    env = {**os.environ, "WEFT_TOKEN_FILE": str(stack.folder / "token"), "WEFT_REDIS_URL": stack.redis_url}
+    with (stack.folder / "picker.log").open("wb") as log:
+        return subprocess.Popen(command, env=env, stdout=log, stderr=log)
+
+
+async def test_a_picker_process_finishes_its_streams_before_it_ends(redis_stack: Stack) -> None:
+    await redis_stack.up(coordinators=0, prefill=0)
+    engine = redis_stack.engines["d0"]
+    engine.script.gap_s = 0.1
+    engine.script.length = 20
+    port, health = free_port(), free_port()
+    picker = picker_process(redis_stack, port, health)
+    envoy = Envoy(redis_stack.folder, [Route("svc", f"127.0.0.1:{port}")])
+
+    async def ready() -> bool:
+        try:
+            async with redis_stack.http.get(f"http://127.0.0.1:{health}/readyz") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    try:
+        await until(ready, seconds=60)
+        await envoy.start()
+        body = {"model": MODEL, "messages": [USER], "stream": True, "max_tokens": 20}
+        async with redis_stack.http.post(envoy.url + CHAT, json=body) as response:
+            assert response.status == 200
+            await response.content.readuntil(b"\n\n")
+            picker.send_signal(signal.SIGTERM)
+            rest = await response.read()
+        assert rest.endswith(b"data: [DONE]\n\n")
+        assert await asyncio.to_thread(picker.wait, 30) == 0
+    finally:
+        envoy.close()
+        picker.kill()
+        picker.wait()
+
+
+def test_other_roles_load_no_grpc() -> None:
+    code = (
+        "import sys, weft_router.process; print([name for name in ('grpc', 'envoy', 'google') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
