@@ -142,12 +142,11 @@ def _own_routers(rendering: Rendering) -> Manifest:
 
 
 def _to_workers(rendering: Rendering, component: str) -> list[Manifest]:
-    own = _own_routers(rendering)
-    sidecars = [own, *_scrapers(rendering), *_peers(rendering.spec.network_policy.workers_from)]
+    sidecars = [_own_routers(rendering), *_scrapers(rendering), *_peers(rendering.spec.network_policy.workers_from)]
     rules: list[Manifest] = [{"ports": _tcp(ROUTER_PORT), "from": sidecars}]
     port = main_port(rendering, component)
     if rendering.mesh:
-        rules.append({"ports": _tcp(port, *proxy_ports(rendering)), "from": [own]})
+        rules.append({"ports": _tcp(port, *proxy_ports(rendering)), "from": [_own_routers(rendering)]})
     if rendering.picked:
         rules += _from_clients(rendering, port)  # the gateway's proxies send requests to workers themselves
     if rendering.record.paired:
@@ -165,7 +164,7 @@ def _to_workers(rendering: Rendering, component: str) -> list[Manifest]:
 def _among_measured(rendering: Rendering) -> Manifest:
     """Return the rule for profiling engines: only they reach each other."""
     own = {"podSelector": {"matchLabels": rendering.selector(PROFILE_COMPONENT)}}
-    return {"ports": _ports_of_kv(rendering, ROLES, ENGINE_PORT), "from": [own]}
+    return {"ports": _ports_of_kv(rendering, ROLES, ENGINE_PORT), "from": [_own_routers(rendering)]}
 
 
 def _ports_of_kv(rendering: Rendering, roles: Iterable[Role], *more: int) -> list[Manifest]:
