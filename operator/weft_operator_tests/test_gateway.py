@@ -153,6 +153,21 @@ async def test_a_cluster_without_the_kinds_serves_all_the_same_and_says_what_to_
     assert world.cluster.condition("Progressing")["reason"] != "KindMissing"
 
 
+async def test_a_rollout_waits_for_the_pickers_and_requests_do_not() -> None:
+    world = World(service())
+    for _ in range(3):
+        await world.step()
+        world.cluster.settle()
+    world.cluster.change(gateway=picker_service()["spec"]["gateway"])
+    await world.step()
+    said = world.cluster.condition("Progressing")
+    assert (said["reason"], said["message"]) == ("RollingOut", "endpoint picker pods are starting or being replaced")
+    assert world.cluster.condition("Ready")["status"] == "True"
+    world.cluster.settle()
+    await world.step()
+    assert world.cluster.condition("Progressing")["reason"] == "UpToDate"
+
+
 class Api:
     """The API server of a cluster that has some of the kinds."""
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from weft_router_tests.conftest import RedisServer
 from weft_router_tests.envoy import BodyMode, Envoy, Route
 from weft_router_tests.stack import MODEL, Answer, Stack, free_port, proven, router_json, until
 
@@ -176,6 +177,78 @@ async def test_refusals_are_the_coordinators(sidecars: Stack, behind: Behind, tm
             assert response.status == 404
 
 
+async def test_long_prompts_and_long_answers_go_through(sidecars: Stack, behind: Behind) -> None:
+    sidecars.config = router_json(
+        model={"maxModelLen": 1_000_000}, limits={"maxBodyBytes": 8_000_000, "maxOutputTokens": 100_000}
+    )
+    await picked(sidecars, prefill=0)
+    envoy = await behind(sidecars)
+    sidecars.engines["d0"].script.length = 5000
+    words = "a long prompt " * 70_000
+    for stream in (False, True):
+        answer = await sidecars.chat(
+            [{"role": "user", "content": words}], front=envoy.url, stream=stream, max_tokens=5000
+        )
+        assert answer.status == 200, answer.raw[:1000]
+        assert len(answer.text) == 5000
+        assert sidecars.engines["d0"].seen[-1]["messages"][0]["content"] == words
+    page = await sidecars.metrics("e0")
+    assert page["weft_router_client_bytes"] == 0
+
+
+async def test_a_client_that_does_not_read_holds_up_its_own_stream_alone(sidecars: Stack, behind: Behind) -> None:
+    await picked(sidecars, prefill=0)
+    envoy = await behind(sidecars)
+    engine = sidecars.engines["d0"]
+    engine.script.length = 1000
+    engine.script.padding = 200_000
+    body = {"model": MODEL, "messages": [USER], "stream": True, "max_tokens": 1000}
+    async with sidecars.http.post(envoy.url + CHAT, json=body) as response:
+        await response.content.readuntil(b"\n\n")
+        before = -1
+        while before != engine.streamed:
+            before = engine.streamed
+            await asyncio.sleep(0.5)
+        assert engine.streamed < 1000, "the engine's stream waits"
+        other = await sidecars.chat([USER], front=envoy.url, max_tokens=1)
+        assert other.status == 200
+        rest = await response.read()
+    assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_picker_that_dies_ends_its_streams_and_no_others(redis_stack: Stack) -> None:
+    await redis_stack.up(coordinators=0, prefill=0)
+    redis_stack.engines["d0"].script.gap_s = 0.1
+    redis_stack.engines["d0"].script.length = 100
+    port, health = free_port(), free_port()
+    picker = picker_process(redis_stack, port, health)
+    envoy = Envoy(redis_stack.folder, [Route("svc", f"127.0.0.1:{port}")])
+    try:
+        await until(lambda: answers(redis_stack, health), seconds=60)
+        await envoy.start()
+        body = {"model": MODEL, "messages": [USER], "stream": True, "max_tokens": 100}
+        async with redis_stack.http.post(envoy.url + CHAT, json=body) as response:
+            await response.content.readuntil(b"\n\n")
+            picker.kill()
+            with pytest.raises(aiohttp.ClientError):
+                await response.read()
+        picker.wait()
+        refused = await redis_stack.chat([USER], front=envoy.url)
+        assert refused.status >= 500
+        picker = picker_process(redis_stack, port, health)
+        await until(lambda: answers(redis_stack, health), seconds=60)
+        redis_stack.engines["d0"].script.gap_s = 0.0
+
+        async def served() -> bool:
+            return (await redis_stack.chat([USER], front=envoy.url)).status == 200
+
+        await until(served, seconds=60)
+    finally:
+        envoy.close()
+        picker.kill()
+        picker.wait()
+
+
 async def test_a_worker_that_cannot_be_reached_is_replaced_unseen(sidecars: Stack, behind: Behind) -> None:
     await picked(sidecars, decode=2, prefill=0)
     envoy = await behind(sidecars)
@@ -295,6 +368,18 @@ async def test_pickers_share_their_sessions(redis_stack: Stack, behind: Behind) 
             envoy.close()
 
 
+async def test_a_picker_goes_on_without_redis(redis_stack: Stack, redis_server: RedisServer, behind: Behind) -> None:
+    await picked(redis_stack, decode=3, prefill=0)
+    envoy = await behind(redis_stack)
+    first = await redis_stack.chat([USER], session="s", front=envoy.url)
+    redis_server.stop()
+    for session in ("s", "new"):
+        answer = await redis_stack.chat([USER], session=session, front=envoy.url)
+        assert answer.status == 200, answer.raw
+        if session == "s":
+            assert shown(answer, "X-Weft-Worker") == shown(first, "X-Weft-Worker")
+
+
 async def test_a_canary_of_another_service_gets_its_share(tmp_path: Path, behind: Behind) -> None:
     stacks = []
     for name in ("stable", "canary"):
@@ -337,6 +422,15 @@ async def test_health_is_told_by_grpc(sidecars: Stack) -> None:
             assert response.status == 200
 
 
+async def answers(stack: Stack, port: int) -> bool:
+    """Return whether a process is ready."""
+    try:
+        async with stack.http.get(f"http://127.0.0.1:{port}/readyz") as response:
+            return response.status == 200
+    except aiohttp.ClientError:
+        return False
+
+
 def picker_process(stack: Stack, port: int, health: int) -> "subprocess.Popen[bytes]":
     """Start an endpoint picker by the command line."""
     config = next(stack.folder.glob("decode-d0-*.json"))
@@ -355,16 +449,8 @@ async def test_a_picker_process_finishes_its_streams_before_it_ends(redis_stack:
     port, health = free_port(), free_port()
     picker = picker_process(redis_stack, port, health)
     envoy = Envoy(redis_stack.folder, [Route("svc", f"127.0.0.1:{port}")])
-
-    async def ready() -> bool:
-        try:
-            async with redis_stack.http.get(f"http://127.0.0.1:{health}/readyz") as response:
-                return response.status == 200
-        except aiohttp.ClientError:
-            return False
-
     try:
-        await until(ready, seconds=60)
+        await until(lambda: answers(redis_stack, health), seconds=60)
         await envoy.start()
         body = {"model": MODEL, "messages": [USER], "stream": True, "max_tokens": 20}
         async with redis_stack.http.post(envoy.url + CHAT, json=body) as response:

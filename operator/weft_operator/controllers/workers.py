@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 
 from weft_operator.api.conditions import ConditionValue
-from weft_operator.api.objects import COMPONENT_LABEL, Manifest, ObjectKey, ServiceKey, key_of, labels_of, name_of
+from weft_operator.api.objects import (
+    COMPONENT_LABEL,
+    PICKER_COMPONENT,
+    Manifest,
+    ObjectKey,
+    ServiceKey,
+    key_of,
+    labels_of,
+    name_of,
+)
 from weft_operator.api.worker_group import GROUP_KIND, WorkerGroupSpec
 from weft_operator.controllers.apply import Applied
 from weft_operator.controllers.context import ReconcileContext
@@ -19,7 +28,7 @@ from weft_operator.rollout.replica_targets import scale_actions
 from weft_operator.status.results import WorkersResult
 from weft_operator.workers.group_views import leaving_of, lost_of, rows_of, states_of
 from weft_operator.workers.groups import component_of, is_legacy
-from weft_operator.workers.readiness import coordinator_state
+from weft_operator.workers.readiness import CoordinatorState, coordinator_state
 
 _OF_GATEWAYS = (HTTP_ROUTE[1], INFERENCE_POOL[1])
 PRUNABLE = (
@@ -46,15 +55,25 @@ def workers_result(
     return WorkersResult(
         states=states,
         groups=rows_of(wanted, views, states),
-        coordinator=coordinator_state(
-            ctx.observed.named("Deployment", ctx.key.name),
-            [pod for pod in ctx.observed.pods if labels_of(pod).get(COMPONENT_LABEL) == "coordinator"],
-            changed=any(item.kind == "Deployment" and item.name == ctx.key.name for item in applied.changed),
-        ),
+        coordinator=_fronts(ctx, rollout.rendering, applied),
         lost=() if all(state.ready for state in states) else lost_of(views),
         leaving=leaving_of(wanted, views),
         failure=applied.failure or (None if refused is None else ConditionValue("False", *refused)) or refusal,
     )
+
+
+def _fronts(ctx: ReconcileContext, rendering: Rendering, applied: Applied) -> CoordinatorState:
+    """Return the state of coordinators, and of endpoint pickers where there are any."""
+
+    def state(name: str, component: str) -> CoordinatorState:
+        return coordinator_state(
+            ctx.observed.named("Deployment", name),
+            [pod for pod in ctx.observed.pods if labels_of(pod).get(COMPONENT_LABEL) == component],
+            changed=any(item.kind == "Deployment" and item.name == name for item in applied.changed),
+        )
+
+    found = state(rendering.name(), "coordinator")
+    return found.beside(state(rendering.name(PICKER_COMPONENT), PICKER_COMPONENT)) if rendering.picked else found
 
 
 def _object_actions(rendering: Rendering, observed: Observed, *, token: bytes) -> tuple[Action, ...]:

@@ -212,7 +212,9 @@ def progressing(result: ServiceResult) -> ConditionValue:
             "True", "RollingOut", f"removing workers: {', '.join(result.workers.leaving[:5])}{_step(result)}"
         )
     if not result.workers.coordinator.rolled_out:
-        return ConditionValue("True", "RollingOut", "coordinator pods are starting or being replaced")
+        return ConditionValue(
+            "True", "RollingOut", f"{result.workers.coordinator.starting} pods are starting or being replaced"
+        )
     if _replanning(result):
         return ConditionValue("True", "WaitingForPlan", "the planner is at work; workers of the last plan keep running")
     return ConditionValue("False", "UpToDate", f"plan {result.plan.record.plan.revision} is rolled out")

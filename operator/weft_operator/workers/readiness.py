@@ -1,7 +1,7 @@
 """Readiness of workers and coordinators at the newest template, and why others are not ready."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft_operator.api.objects import (
@@ -47,6 +47,14 @@ class CoordinatorState:
     available: bool
     rolled_out: bool
     trouble: str = ""
+    starting: str = "coordinator"
+    """Which pods are not all there yet: those of coordinators, or of endpoint pickers."""
+
+    def beside(self, picker: "CoordinatorState") -> "CoordinatorState":
+        """Return the state with endpoint pickers: requests are served without them, but the rollout waits for them."""
+        if not self.rolled_out or picker.rolled_out:
+            return self
+        return replace(self, rolled_out=False, trouble=picker.trouble, starting="endpoint picker")
 
 
 def worker_states(

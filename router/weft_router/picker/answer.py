@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from weft_router.picker.heads import removed_of_response
+from weft_router.picker.headers import removed_of_response
 from weft_router.picker.messages import (
     Abort,
     BodyReply,

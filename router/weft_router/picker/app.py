@@ -4,7 +4,7 @@ from weft_router.config import Settings
 from weft_router.context import Context
 from weft_router.engines.adapter import Adapter
 from weft_router.http.pool import ConnectionPool
-from weft_router.picker.call import Calls
+from weft_router.picker.proxy_request import ProxyRequests
 from weft_router.picker.relay import ProxiedRelay
 from weft_router.roles.coordinator import Coordinator
 from weft_router.roles.relay import Relay
@@ -16,9 +16,9 @@ class EndpointPicker(Coordinator):
     """The application of role ``epp``."""
 
     def __init__(self, settings: Settings, store: Store, context: Context) -> None:
-        self.calls: Calls = {}
+        self.requests: ProxyRequests = {}
         """Requests whose round may be sent through the proxy."""
         super().__init__(settings, store, context)
 
     def _relay(self, settings: Settings, adapter: Adapter, pool: ConnectionPool, metrics: Metrics) -> Relay:
-        return ProxiedRelay(settings, adapter=adapter, pool=pool, metrics=metrics, calls=self.calls)
+        return ProxiedRelay(settings, adapter=adapter, pool=pool, metrics=metrics, requests=self.requests)

@@ -34,7 +34,7 @@ async def run_picker(server: Server, app: App, settings: Settings, stop: asyncio
     background = Background()
     if server.live is not None:
         background.start(server.live.run(app.reload))
-    grpc = open_server(PickerService(server, app.calls, ready=ready), settings)
+    grpc = open_server(PickerService(server, app.requests, ready=ready), settings)
     try:
         await grpc.start()
         await server.health.start(settings.health_host, settings.health_port, shared=settings.processes > 1)

@@ -10,8 +10,8 @@ from weft_router.config import Settings
 from weft_router.engines.adapter import Adapter
 from weft_router.errors import UpstreamFailedError
 from weft_router.http.pool import ConnectionPool
-from weft_router.picker.call import Calls
-from weft_router.picker.heads import MODEL_NAME, split_lines
+from weft_router.picker.headers import MODEL_NAME, split_lines
+from weft_router.picker.proxy_request import ProxyRequests
 from weft_router.roles.prompt_list import PromptWriter
 from weft_router.roles.relay import Relay, RelayedResponse, sidecar_message
 from weft_router.rounds.regeneration_writer import RegenerationWriter
@@ -29,10 +29,10 @@ class ProxiedRelay(Relay):
     """
 
     def __init__(
-        self, settings: Settings, *, adapter: Adapter, pool: ConnectionPool, metrics: Metrics, calls: Calls
+        self, settings: Settings, *, adapter: Adapter, pool: ConnectionPool, metrics: Metrics, requests: ProxyRequests
     ) -> None:
         super().__init__(settings.config, adapter=adapter, pool=pool, metrics=metrics)
-        self._calls = calls
+        self._requests = requests
         self._key = derive(settings.token, KEY_PURPOSE)
 
     def _send(self, record: WorkerRecord, request: RoundRequest, relayed: RelayedResponse) -> None:
@@ -42,14 +42,15 @@ class ProxiedRelay(Relay):
             UpstreamFailedError: the proxy cannot reach that worker; another one may serve the request.
         """
         exchange = relayed.writer.exchange
-        call = None if isinstance(relayed.writer, PromptWriter | RegenerationWriter) else self._calls.get(exchange)
-        if call is None:
+        own = isinstance(relayed.writer, PromptWriter | RegenerationWriter)
+        proxied = None if own else self._requests.get(exchange)
+        if proxied is None:
             super()._send(record, request, relayed)
             return
         endpoint = record.url.removeprefix("http://")
-        if not call.takes(endpoint):
+        if not proxied.takes(endpoint):
             raise UpstreamFailedError("refused", "the gateway's subset of endpoints does not have it")
-        del self._calls[exchange]
+        del self._requests[exchange]
         lines, body = sidecar_message(request, relayed)
         fields = split_lines(lines)
         headers = dict(fields)
@@ -59,4 +60,4 @@ class ProxiedRelay(Relay):
         given = (*fields, (PASS_HEADER, signed), (MODEL_NAME, asked), CONTENT_TYPE)
         if exchange.path != path:
             given = (*given, (":path", path))
-        call.send(endpoint, given, body, relayed)
+        proxied.send(endpoint, given, body, relayed)

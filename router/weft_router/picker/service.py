@@ -11,8 +11,8 @@ import grpc
 
 from weft_core.authority import authority
 from weft_router.config import Settings
-from weft_router.picker.call import Call, CallHost, Calls
 from weft_router.picker.messages import Abort, BodyReply, ImmediateReply, Reply, WholeBodyReply
+from weft_router.picker.proxy_request import ProxyRequest, ProxyRequests, RequestHost
 from weft_router.picker.wire import SERVICE, read, written
 
 log = logging.getLogger(__name__)
@@ -73,17 +73,17 @@ class ReplyQueue:
 class PickerService:
     """The RPCs of a picker."""
 
-    def __init__(self, host: CallHost, calls: Calls, *, ready: Callable[[], str | None]) -> None:
+    def __init__(self, host: RequestHost, requests: ProxyRequests, *, ready: Callable[[], str | None]) -> None:
         self._host = host
-        self._calls = calls
+        self._requests = requests
         self._ready = ready
 
     async def process(self, messages: AsyncIterator[bytes], context: Any) -> None:
         """Process one HTTP request of a proxy."""
         replies = ReplyQueue()
-        call = Call(self._host, calls=self._calls, emit=replies.put)
-        replies.on_full = lambda full: call.pause_answer(full=full)
-        reader = asyncio.get_running_loop().create_task(self._read(messages, call, replies))
+        proxied = ProxyRequest(self._host, requests=self._requests, emit=replies.put)
+        replies.on_full = lambda full: proxied.pause_answer(full=full)
+        reader = asyncio.get_running_loop().create_task(self._read(messages, proxied, replies))
         try:
             while (reply := await replies.get()) is not None:
                 if isinstance(reply, Abort):
@@ -93,16 +93,16 @@ class PickerService:
                     return
         finally:
             reader.cancel()
-            call.lost()
+            proxied.lost()
 
-    async def _read(self, messages: AsyncIterator[bytes], call: Call, replies: ReplyQueue) -> None:
-        """Give the proxy's messages to a call until the proxy ends the stream."""
+    async def _read(self, messages: AsyncIterator[bytes], proxied: ProxyRequest, replies: ReplyQueue) -> None:
+        """Give the proxy's messages to a request until the proxy ends the stream."""
         try:
             async for data in messages:
                 message = read(data)
                 if message is not None:
-                    call.receive(message)
-                await call.leg.may_read.wait()
+                    proxied.receive(message)
+                await proxied.attempt.may_read.wait()
         except asyncio.CancelledError:
             raise
         except Exception:

@@ -8,7 +8,7 @@ from weft_router.http.budget import Budget
 from weft_router.http.client_memory import ClientMemory
 from weft_router.http.exchange import ClientTransport, Exchange
 from weft_router.http.head import Peer
-from weft_router.picker.heads import split_head
+from weft_router.picker.headers import split_head
 from weft_router.picker.messages import Fields
 
 _END_OF_HEAD = b"\r\n\r\n"
@@ -30,7 +30,7 @@ class AnswerReceiver(Protocol):
         """Handle an answer that cannot be ended properly, or that nobody reads."""
 
 
-class CallTransport(ClientTransport):
+class ProxyTransport(ClientTransport):
     """A connection that has one request, whose response has no framing of its own (HTTP/1.0)."""
 
     __slots__ = ("_head", "_in_head", "_receiver", "_shed", "exchange", "memory")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from weft_router.picker import ext_proc_pb2 as pb
-from weft_router.picker.heads import DESTINATION
+from weft_router.picker.headers import DESTINATION
 from weft_router.picker.messages import (
     BodyMode,
     BodyPart,

@@ -4,7 +4,7 @@ import asyncio
 from time import monotonic
 from typing import Final
 
-from weft_router.picker.heads import status_of
+from weft_router.picker.headers import status_of
 from weft_router.picker.messages import BodyPart, HeadersPart, TrailersPart
 from weft_router.roles.relay import RelayedResponse
 
@@ -14,7 +14,7 @@ SERVER: Final = "weft"
 """What sidecars call themselves; an error of anyone else is the proxy's own."""
 
 
-class ProxiedLeg:
+class ProxiedAttempt:
     """The connection of an upstream request that runs over a proxy (an ``UpstreamTransport``)."""
 
     def __init__(self) -> None:

@@ -16,8 +16,7 @@ from weft_router.http.exchange import Exchange
 from weft_router.http.head import FramingError, Peer, Request
 from weft_router.http.limits import HttpLimits
 from weft_router.picker.answer import AnswerWriter
-from weft_router.picker.heads import DESTINATION, refused_request, removed_of_request, request_of
-from weft_router.picker.leg import TICK_S, ProxiedLeg
+from weft_router.picker.headers import DESTINATION, refused_request, removed_of_request, request_of
 from weft_router.picker.messages import (
     BodyPart,
     BodyReply,
@@ -33,17 +32,18 @@ from weft_router.picker.messages import (
     WholeBodyReply,
     pieces,
 )
-from weft_router.picker.transport import CallTransport
+from weft_router.picker.proxied_attempt import TICK_S, ProxiedAttempt
+from weft_router.picker.transport import ProxyTransport
 from weft_router.roles.relay import RelayedResponse
 
 log = logging.getLogger(__name__)
 
 
-Calls = MutableMapping[Exchange, "Call"]
+ProxyRequests = MutableMapping[Exchange, "ProxyRequest"]
 
 
-class CallHost(Protocol):
-    """The server, as far as a call needs it."""
+class RequestHost(Protocol):
+    """The server, as far as a request needs it."""
 
     budget: Budget
 
@@ -61,16 +61,16 @@ class CallHost(Protocol):
         """Answer a request that is not served."""
 
 
-class Call:
-    """The state of one request; ``calls`` has it while its round may be sent through the proxy."""
+class ProxyRequest:
+    """The state of one request; ``requests`` has it while its round may be sent through the proxy."""
 
-    def __init__(self, host: CallHost, *, calls: Calls, emit: Callable[[Reply], None]) -> None:
+    def __init__(self, host: RequestHost, *, requests: ProxyRequests, emit: Callable[[Reply], None]) -> None:
         self._host = host
-        self._calls = calls
+        self._requests = requests
         self._emit = emit
         self._loop = asyncio.get_running_loop()
         self._answer = AnswerWriter(emit, most=host.wire.max_body)
-        self._transport = CallTransport(self._answer, host.budget, shed=self._shed)
+        self._transport = ProxyTransport(self._answer, host.budget, shed=self._shed)
         self._modes = Modes()
         self._subset: frozenset[str] | None = None
         self._fields: Fields = ()
@@ -85,7 +85,7 @@ class Call:
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.leg = ProxiedLeg()
+        self.attempt = ProxiedAttempt()
         """What takes the worker's answer."""
 
     # The proxy's side.
@@ -116,7 +116,7 @@ class Call:
         exchange = self._exchange
         if exchange is not None and not exchange.ended:
             exchange.gone = True
-            self._calls.pop(exchange, None)
+            self._requests.pop(exchange, None)
             if self._task is not None:
                 self._task.cancel()
         self._transport.give_all()
@@ -133,7 +133,7 @@ class Call:
 
     def send(self, endpoint: str, fields: Fields, body: bytes, relayed: RelayedResponse) -> None:
         """Have the proxy send a request to an endpoint; ``relayed`` takes the answer."""
-        self.leg.begin(relayed)
+        self.attempt.begin(relayed)
         fields = (*fields, (DESTINATION, endpoint))
         if self._modes.request == "buffered":
             fields = (*fields, ("content-length", str(len(body))))
@@ -208,7 +208,7 @@ class Call:
             self._refuse(request, no_room())
             return
         exchange = self._exchange = self._open(request)
-        self._calls[exchange] = self
+        self._requests[exchange] = self
         self._task = self._loop.create_task(self._run(exchange))
 
     async def _run(self, exchange: Exchange) -> None:
@@ -217,7 +217,7 @@ class Call:
         except Exception:
             log.exception("handler_failed")
         finally:
-            self._calls.pop(exchange, None)
+            self._requests.pop(exchange, None)
             exchange.abort()  # unless it has ended
 
     def _refuse(self, request: Request, error: ApiError) -> None:
@@ -259,7 +259,7 @@ class Call:
     def _response(self, part: HeadersPart | BodyPart | TrailersPart) -> None:
         if isinstance(part, HeadersPart):
             self._answer.response_head(part.fields, end=part.end)
-        self.leg.take(part)
+        self.attempt.take(part)
         if isinstance(part, TrailersPart):
             self._answer.response_end(trailers=True)
         elif isinstance(part, BodyPart) and part.end:

@@ -15,7 +15,6 @@ from weft_router.http.head import Peer, Request
 from weft_router.http.limits import HttpLimits
 from weft_router.http.upstream_request import UpstreamRequest
 from weft_router.openai.answers import reply_error
-from weft_router.picker.call import Call, Calls
 from weft_router.picker.messages import (
     Abort,
     BodyPart,
@@ -31,6 +30,7 @@ from weft_router.picker.messages import (
     TrailersReply,
     WholeBodyReply,
 )
+from weft_router.picker.proxy_request import ProxyRequest, ProxyRequests
 
 HEAD: Fields = ((":method", "POST"), (":path", "/v1/chat/completions"), ("authorization", "Bearer k"))
 DUPLEX = Modes()
@@ -98,13 +98,13 @@ class Proxy:
     def __init__(self, handler: Callable[["Proxy", Exchange], Awaitable[None]], modes: Modes = DUPLEX) -> None:
         self.replies: list[Reply] = []
         self.host = Host(lambda exchange: handler(self, exchange))
-        self.calls: Calls = {}
-        self.call = Call(self.host, calls=self.calls, emit=self.replies.append)
+        self.requests: ProxyRequests = {}
+        self.request = ProxyRequest(self.host, requests=self.requests, emit=self.replies.append)
         self.modes: Modes | None = modes
 
     def give(self, part: HeadersPart | BodyPart | TrailersPart, subset: frozenset[str] | None = None) -> None:
         modes, self.modes = self.modes, None
-        self.call.receive(Received(part, modes, subset))
+        self.request.receive(Received(part, modes, subset))
 
     async def ask(self, *body: bytes, head: Fields = HEAD) -> None:
         """Send a whole request, and let what it starts run."""
@@ -140,7 +140,7 @@ async def turns() -> None:
 async def carried(proxy: Proxy, exchange: Exchange) -> None:
     """Have the proxy send a request, and pass the worker's answer on."""
     relayed: Any = Relayed(exchange)
-    proxy.call.send(WORKER, SENT, b'{"changed":1}', relayed)
+    proxy.request.send(WORKER, SENT, b'{"changed":1}', relayed)
     try:
         await relayed.leg
     except UpstreamFailedError as error:
@@ -201,7 +201,7 @@ async def test_the_answer_takes_the_place_of_the_workers() -> None:
     assert proxy.body("response") == b"data: 1\n\ndata: 2\n\nlast"
     assert proxy.replies[-1] == BodyReply("response", b"", end=True)
     assert proxy.host.budget.used == 0
-    assert not proxy.calls
+    assert not proxy.requests
 
 
 async def test_an_answer_with_trailers_ends_with_trailers() -> None:
@@ -298,18 +298,18 @@ async def test_an_error_without_a_body_is_answered_at_once() -> None:
 async def test_a_client_that_goes_away_ends_its_request() -> None:
     proxy = Proxy(carried)
     await proxy.ask(b"{}")
-    proxy.call.lost()
+    proxy.request.lost()
     await turns()
     assert proxy.host.cancelled
     assert proxy.host.budget.used == 0
-    assert not proxy.calls
+    assert not proxy.requests
 
 
 async def test_a_proxy_that_goes_away_within_a_body_leaves_nothing() -> None:
     proxy = Proxy(unused)
     proxy.give(HeadersPart("request", HEAD))
     proxy.give(BodyPart("request", b"{}"))
-    proxy.call.lost()
+    proxy.request.lost()
     await turns()
     assert proxy.host.budget.used == 0
 
@@ -317,18 +317,18 @@ async def test_a_proxy_that_goes_away_within_a_body_leaves_nothing() -> None:
 async def test_reading_waits_while_the_client_does_not_read() -> None:
     proxy = Proxy(carried)
     await proxy.ask(b"{}")
-    exchange = next(iter(proxy.calls))
+    exchange = next(iter(proxy.requests))
     relayed: Any = Relayed(exchange)
-    relayed.leg.attach(proxy.call.leg)
+    relayed.leg.attach(proxy.request.attempt)
     exchange.source = relayed.leg
-    proxy.call.pause_answer(full=True)
-    assert not proxy.call.leg.may_read.is_set()
-    proxy.call.pause_answer(full=False)
-    assert proxy.call.leg.may_read.is_set()
+    proxy.request.pause_answer(full=True)
+    assert not proxy.request.attempt.may_read.is_set()
+    proxy.request.pause_answer(full=False)
+    assert proxy.request.attempt.may_read.is_set()
 
 
 async def test_a_subset_limits_the_endpoints() -> None:
     proxy = Proxy(unused)
     proxy.give(HeadersPart("request", HEAD), frozenset({WORKER}))
-    assert proxy.call.takes(WORKER)
-    assert not proxy.call.takes("10.0.0.8:8080")
+    assert proxy.request.takes(WORKER)
+    assert not proxy.request.takes("10.0.0.8:8080")

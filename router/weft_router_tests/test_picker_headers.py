@@ -3,7 +3,7 @@
 import pytest
 
 from weft_router.http.head import FramingError
-from weft_router.picker.heads import (
+from weft_router.picker.headers import (
     removed_of_request,
     removed_of_response,
     request_of,
