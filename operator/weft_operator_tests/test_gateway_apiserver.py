@@ -1,7 +1,13 @@
 """A gateway's watch on a real API server, under exactly the chart's rights: services come and go."""
 
 import asyncio
+import json
+import os
+import shutil
 import subprocess
+import sys
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,9 +19,10 @@ import yaml
 
 from weft_e2e.cluster.bare import Bare, User, bare_cluster
 from weft_e2e.cluster.toolchain import tool_path
+from weft_e2e.local.ports import free_ports
 from weft_operator_tests.api import CRDS, small_service
 from weft_operator_tests.chart_roles import CHART
-from weft_operator_tests.cluster import Kube
+from weft_operator_tests.cluster import Kube, wait_for
 from weft_router.config.gateway import ApiAccess, KubernetesConfig
 from weft_router.gateway.kube_api import KubeApi
 from weft_router.gateway.service_watch import ServiceWatch
@@ -125,3 +132,35 @@ async def test_in_some_namespaces_it_has_no_rights_elsewhere(cluster: Cluster) -
         assert names(watch) == {}
     assert cluster.own.attempt("-n", "team-b", "get", "disagginferenceservices").returncode != 0
     assert cluster.own.attempt("get", "disagginferenceservices", "-A").returncode != 0
+
+
+def test_a_gateway_in_a_pod_finds_the_api_server_by_itself(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.grant()
+    cluster.admin.apply(small_service("team-a"))
+    account = tmp_path / "account"
+    account.mkdir()
+    shutil.copy(cluster.token, account / "token")
+    shutil.copy(cluster.bare.authority, account / "ca.crt")
+    (tmp_path / "gateway.json").write_text("{}")
+    (port,) = free_ports(1)
+    env = {
+        **os.environ, "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(cluster.bare.port),
+        "WEFT_SERVICE_ACCOUNT_FOLDER": str(account),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "weft_router", "--role", "gateway", "--config", str(tmp_path / "gateway.json")]
+    process = subprocess.Popen([*command, "--listen", f"127.0.0.1:{port}", "--drain-seconds", "1"], env=env)
+
+    def listed() -> list[str]:
+        assert process.poll() is None
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=10) as answer:
+                return [entry["id"] for entry in json.load(answer)["data"]]
+        except urllib.error.URLError:
+            return []
+
+    try:
+        name = small_service("team-a")["spec"]["model"]["name"]
+        wait_for("the service's model", lambda: listed() == [name], timeout=120)
+    finally:
+        process.kill()
+        process.wait()
