@@ -133,6 +133,25 @@ test-clients: $(STAMP) ## Let clients that nobody here wrote talk to the router:
 	@WEFT_NODE_MODULES=$(CURDIR)/$(VENV)/node/node_modules WEFT_CLIENTS_PYTHON=$(CURDIR)/$(VENV)/clients/bin/python \
 	  $(PY) -m pytest -q e2e/weft_e2e_tests/test_openai_clients.py e2e/weft_e2e_tests/test_anthropic_client.py
 
+# Two environments, for they disagree. inference-perf asks for Python 3.12 and runs on 3.11, which pip can be made to install.
+$(VENV)/load-tools/.installed: requirements/load-tools.txt $(STAMP)
+	@echo "Installing AIPerf and GuideLLM into $(VENV)/load-tools"
+	@rm -rf $(VENV)/load-tools && $(BIN)/uv venv -q --python $(PY) $(VENV)/load-tools
+	@$(BIN)/uv pip sync -q --require-hashes --python $(VENV)/load-tools/bin/python requirements/load-tools.txt
+	@touch $@
+
+$(VENV)/inference-perf/.installed: requirements/inference-perf.txt $(STAMP)
+	@echo "Installing inference-perf into $(VENV)/inference-perf"
+	@rm -rf $(VENV)/inference-perf && $(PYTHON) -m venv $(VENV)/inference-perf
+	@$(VENV)/inference-perf/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps \
+	  --require-hashes --ignore-requires-python -r requirements/inference-perf.txt
+	@touch $@
+
+.PHONY: test-load-tools
+test-load-tools: $(VENV)/load-tools/.installed $(VENV)/inference-perf/.installed ## Let AIPerf, GuideLLM and inference-perf hold conversations with `weft local`, and compare what they measure (4 minutes; the first time 3 more and 7 GB; after `make engine-env` with WEFT_E2E_ENGINE=1 vLLM's own benchmark, too)
+	@WEFT_LOAD_TOOLS=$(CURDIR)/$(VENV)/load-tools/bin:$(CURDIR)/$(VENV)/inference-perf/bin \
+	  $(PY) -m pytest -q $(ONCE_MORE) e2e/weft_e2e_tests/test_load_tools.py
+
 .PHONY: mutation-score
 mutation-score: $(STAMP) ## Break policies, rollout and parsing in 200 ways each, and count what their tests notice (MUTATION_ARGS='policies --mutants 2000')
 	@$(PY) -m bench.mutation_score $(MUTATION_ARGS)
@@ -363,6 +382,13 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 	@printf '%s\n' litellm langchain-openai openai-agents \
 	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --universal - -o requirements/clients.txt
+	@printf '%s\n' aiperf guidellm \
+	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --python-version 3.11 --universal - -o requirements/load-tools.txt
+	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --python-version 3.11 --universal requirements/inference-perf.in -o requirements/inference-perf.txt
+	@echo inference-perf==0.7.0 | $(BIN)/uv pip compile -q --generate-hashes --no-header --no-emit-index-url --no-annotate \
+	    --no-deps --python-version 3.12 - >> requirements/inference-perf.txt
 	@echo atheris | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --only-binary atheris - -o requirements/fuzz.txt
 

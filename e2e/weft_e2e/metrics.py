@@ -1,5 +1,6 @@
 """Read what routers and engines counted, from the text of their metrics pages before and after a replay. Pure."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -54,6 +55,21 @@ class Growth:
             pages = ", ".join(sorted(self.pages)) or "none"
             raise MetricMissing(f"no metrics page declares {name}; pages read: {pages}")
         return found
+
+    def mean(self, name: str, **labels: str) -> float:
+        """Return the mean of what a histogram observed between the readings, NaN if it observed nothing."""
+        self.by_page(name, **labels)  # a histogram that nobody declares is an error
+        wanted = frozenset(labels.items())
+        total, count = (
+            sum(
+                v
+                for page in self.pages.values()
+                for (n, have), v in page.samples.items()
+                if n == part and wanted <= have
+            )
+            for part in (f"{name}_sum", f"{name}_count")
+        )
+        return total / count if count else math.nan
 
 
 def growth(before: Mapping[str, str], after: Mapping[str, str]) -> Growth:

@@ -106,6 +106,25 @@ def test_a_counter_that_no_page_declares_is_missing_and_never_zero() -> None:
         grown.total("weft_router_ttft_total")
 
 
+HISTOGRAM = """# TYPE gap_seconds histogram
+gap_seconds_bucket{route="local",le="+Inf"} %d
+gap_seconds_count{route="local"} %d
+gap_seconds_sum{route="local"} %f
+gap_seconds_count{route="remote"} 2
+gap_seconds_sum{route="remote"} 8.0
+"""
+
+
+def test_the_mean_of_a_histogram_is_that_of_what_came_between_the_readings() -> None:
+    grown = growth({"a": HISTOGRAM % (3, 3, 9.0)}, {"a": HISTOGRAM % (5, 5, 10.0), "b": HISTOGRAM % (0, 0, 0.0)})
+
+    assert grown.mean("gap_seconds", route="local") == 0.5
+    assert grown.mean("gap_seconds") == (1.0 + 8.0) / (2 + 2)
+    assert math.isnan(grown.mean("gap_seconds", route="none"))
+    with pytest.raises(MetricMissing, match="no metrics page declares other_seconds"):
+        grown.mean("other_seconds")
+
+
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60))
 @settings(max_examples=50)
 def test_a_distribution_is_ordered(values: list[float]) -> None:

@@ -42,7 +42,7 @@ _PIECES: list[bytes] = (
 _IDS: dict[str, int] = {_PIECES[i].decode(): i for i in range(_PAIRS, VOCABULARY)}
 
 # Words and numbers take one space before them along, so a space never depends on what follows it.
-_SPLIT = re.compile(r" ?[A-Za-z]+| ?[0-9]+|\s+(?!\S)|\s+|[^\sA-Za-z0-9]+")
+SPLIT = re.compile(r" ?[A-Za-z]+| ?[0-9]+|\s+(?!\S)|\s+|[^\sA-Za-z0-9]+")
 
 # Distinct words of a run are few, but a client could send random text for ever: start anew at this size (about 20 MB).
 _CACHE_LIMIT = 100_000
@@ -125,7 +125,7 @@ def encode(text: str) -> list[int]:
 
 def _encode(text: str) -> list[int]:
     ids: list[int] = []
-    for piece in _SPLIT.findall(text):
+    for piece in SPLIT.findall(text):
         ids += _cutter[piece]
     return ids
 
@@ -136,6 +136,11 @@ def decode(ids: Iterable[int]) -> str:
         return b"".join([_PIECES[i] for i in ids]).decode("utf-8", "replace")
     except IndexError:
         raise UnknownTokenError(f"token ids must be below {VOCABULARY}") from None
+
+
+def text_of(token: int) -> str:
+    """Return the text of one id, nothing for a special token and for a byte that is no character by itself."""
+    return _PIECES[token].decode("utf-8", "ignore")
 
 
 def check_ids(ids: Sequence[int]) -> None:

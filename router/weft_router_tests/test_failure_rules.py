@@ -114,7 +114,7 @@ async def test_a_coordinator_that_must_go_takes_new_connections_for_a_moment(sta
     await until(lambda: is_so(going.server.drain.draining))
     async with aiohttp.ClientSession() as stranger, stranger.get(going.url + "/v1/models") as response:
         assert (response.status, response.headers["Connection"]) == (200, "close")
-    assert (await get(stack, going.url + "/readyz"))[0] == 503
+    assert [(await get(stack, going.url + path))[0] for path in ("/readyz", "/health")] == [503, 503]
 
 
 async def test_what_outlasts_the_drain_ends_with_a_word(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,8 @@ async def test_open_endpoints_answer_without_a_token(sidecars: Stack) -> None:
         for path in ("/healthz", "/readyz", "/metrics"):
             async with sidecars.http.get(url + path) as response:
                 assert response.status == 200, (name, path)
+        async with sidecars.http.get(url + "/health") as response:
+            assert response.status == (200 if name == "c0" else 404), "clients ask only where the API is"
     for name in ("d0", "p0"):
         url = sidecars.processes[name].url
         async with sidecars.http.get(url + "/engine/livez") as response:

@@ -34,7 +34,16 @@ log = logging.getLogger(__name__)
 UNGATED_BYTES = 64 * 2**10
 
 _OPEN = frozenset(
-    {"/healthz", "/readyz", "/metrics", "/instance-id", "/engine/livez", "/engine/metrics", "/engine/prestop"}
+    {
+        "/healthz",
+        "/readyz",
+        "/health",
+        "/metrics",
+        "/instance-id",
+        "/engine/livez",
+        "/engine/metrics",
+        "/engine/prestop",
+    }
 )
 _UNASKED = _OPEN | HANDSHAKE
 """Paths without authentication; none of them takes a body."""
@@ -76,7 +85,9 @@ class Server:
             HELLO_PATH: {"GET": hops.hello},
             PROVE_PATH: {"GET": hops.prove},
         }
-        if not front:  # it waits, so it is only where an engine's hook asks for it
+        if front:  # vLLM's and SGLang's name for it, which clients of theirs ask for before they begin
+            own["/health"] = {"GET": self._readyz}
+        else:  # it waits, so it is only where an engine's hook asks for it
             own["/engine/prestop"] = {"GET": drain.serve_prestop}
         self._routes: Routes = {**own, **app.routes()}
         self._own = frozenset(own)
