@@ -164,7 +164,7 @@ def _to_workers(rendering: Rendering, component: str) -> list[Manifest]:
 def _among_measured(rendering: Rendering) -> Manifest:
     """Return the rule for profiling engines: only they reach each other."""
     own = {"podSelector": {"matchLabels": rendering.selector(PROFILE_COMPONENT)}}
-    return {"ports": _ports_of_kv(rendering, ROLES, ENGINE_PORT), "from": [_own_routers(rendering)]}
+    return {"ports": _ports_of_kv(rendering, ROLES, ENGINE_PORT), "from": [own]}
 
 
 def _ports_of_kv(rendering: Rendering, roles: Iterable[Role], *more: int) -> list[Manifest]:
