@@ -118,7 +118,7 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20.0)
 
 @asynccontextmanager
 async def fleet(folder: Path, *, sidecars: bool, **more: Any) -> AsyncIterator[Fleet]:
-    body = router_json(routing={"policy": "always-remote"})
+    body = router_json(routing={"policy": "always-remote", "binding": "round-robin"})
     found = Fleet(folder)
     routers = found.routers = Routers(folder, {**body, "adapters": [], **more})
     try:
