@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -176,6 +176,26 @@ async def test_refusals_are_the_coordinators(sidecars: Stack, behind: Behind, tm
     for path in ("/metrics", "/healthz", "/drain"):
         async with sidecars.http.get(envoy.url + path, headers=KEYED) as response:
             assert response.status == 404
+
+
+async def test_pages_of_allowed_origins_are_answered_as_by_a_coordinator(sidecars: Stack, behind: Behind) -> None:
+    sidecars.config["cors"] = {"allowedOrigins": ["https://chat.example.com"]}
+    await picked(sidecars, coordinators=1, prefill=0)
+    envoy = await behind(sidecars)
+    origin = {"Origin": "https://chat.example.com"}
+    asked = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+
+    def allowed(headers: Mapping[str, str]) -> dict[str, str]:
+        return {name.lower(): value for name, value in headers.items() if name.lower().startswith("access-control-")}
+
+    for method, headers, body in (("OPTIONS", asked, None), ("POST", origin, {"model": MODEL, "messages": [USER]})):
+        answers = []
+        for front in (sidecars.front, envoy.url):
+            async with sidecars.http.request(method, front + CHAT, headers=headers, json=body) as response:
+                answers.append((response.status, allowed(response.headers)))
+        assert answers[0] == answers[1]
+        assert answers[1][0] < 300
+        assert answers[1][1]["access-control-allow-origin"] == "https://chat.example.com"
 
 
 async def test_long_prompts_and_long_answers_go_through(sidecars: Stack, behind: Behind) -> None:

@@ -73,8 +73,8 @@ class Host:
         self.cancelled = False
         self._handler = handler
 
-    def gate_public(self, request: Request, peer: Peer) -> ApiError | None:
-        del request, peer
+    def gate_public(self, request: Request, peer: Peer, *, body: bool) -> ApiError | None:
+        del request, peer, body
         return self.refusal
 
     async def serve(self, exchange: Exchange) -> None:

@@ -51,7 +51,7 @@ class RequestHost(Protocol):
     def wire(self) -> HttpLimits:
         """Return the bounds on requests."""
 
-    def gate_public(self, request: Request, peer: Peer) -> ApiError | None:
+    def gate_public(self, request: Request, peer: Peer, *, body: bool) -> ApiError | None:
         """Return why a request is refused by its headers; None if it is not."""
 
     def serve(self, exchange: Exchange) -> Coroutine[None, None, None]:
@@ -165,7 +165,7 @@ class ProxyRequest:
         except FramingError as framing:
             self._refuse(refused_request(part.fields), framing.error)
             return
-        refusal = self._host.gate_public(request, self._transport.peer)
+        refusal = self._host.gate_public(request, self._transport.peer, body=not part.end)
         if refusal is not None:
             self._refuse(request, refusal)
             return
