@@ -151,6 +151,8 @@ class ProxyRequest:
     # Within: the request.
 
     def _request_head(self, part: HeadersPart) -> None:
+        if self._fields or self._exchange is not None:
+            return  # a stream has one request
         self._fields = part.fields
         obstacle = self._modes.obstacle()
         if obstacle is not None:
