@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ import pytest
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.envoy import BodyMode, Envoy, Route
 from weft_router_tests.stack import MODEL, Answer, Stack, free_port, proven, router_json, until
+from weft_router_tests.test_tls import write_pair
 
 pytestmark = pytest.mark.component
 
@@ -175,6 +176,26 @@ async def test_refusals_are_the_coordinators(sidecars: Stack, behind: Behind, tm
     for path in ("/metrics", "/healthz", "/drain"):
         async with sidecars.http.get(envoy.url + path, headers=KEYED) as response:
             assert response.status == 404
+
+
+async def test_pages_of_allowed_origins_are_answered_as_by_a_coordinator(sidecars: Stack, behind: Behind) -> None:
+    sidecars.config["cors"] = {"allowedOrigins": ["https://chat.example.com"]}
+    await picked(sidecars, coordinators=1, prefill=0)
+    envoy = await behind(sidecars)
+    origin = {"Origin": "https://chat.example.com"}
+    asked = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+
+    def allowed(headers: Mapping[str, str]) -> dict[str, str]:
+        return {name.lower(): value for name, value in headers.items() if name.lower().startswith("access-control-")}
+
+    for method, headers, body in (("OPTIONS", asked, None), ("POST", origin, {"model": MODEL, "messages": [USER]})):
+        answers = []
+        for front in (sidecars.front, envoy.url):
+            async with sidecars.http.request(method, front + CHAT, headers=headers, json=body) as response:
+                answers.append((response.status, allowed(response.headers)))
+        assert answers[0] == answers[1]
+        assert answers[1][0] < 300
+        assert answers[1][1]["access-control-allow-origin"] == "https://chat.example.com"
 
 
 async def test_long_prompts_and_long_answers_go_through(sidecars: Stack, behind: Behind) -> None:
@@ -422,6 +443,26 @@ async def test_health_is_told_by_grpc(sidecars: Stack) -> None:
             assert response.status == 200
 
 
+async def test_grpc_is_encrypted_by_the_certificate_of_the_front_door(sidecars: Stack, tmp_path: Path) -> None:
+    import grpc
+
+    certificate, key = write_pair(tmp_path, "picker.example.com")
+    sidecars.config["tls"] = {"certFile": str(certificate), "keyFile": str(key)}
+    await sidecars.router("epp", "e0")
+    where = f"127.0.0.1:{sidecars.processes['e0'].settings.port}"
+    names = [("grpc.ssl_target_name_override", "picker.example.com")]
+    trusted = grpc.ssl_channel_credentials(certificate.read_bytes())
+    async with grpc.aio.secure_channel(where, trusted, options=names) as channel:
+        assert await channel.unary_unary("/grpc.health.v1.Health/Check")(b"\x0a\x08liveness") == b"\x08\x01"
+    renewed, renewed_key = write_pair(tmp_path, "renewed.example.com")
+    certificate.write_bytes(renewed.read_bytes())
+    key.write_bytes(renewed_key.read_bytes())
+    names = [("grpc.ssl_target_name_override", "renewed.example.com")]
+    trusted = grpc.ssl_channel_credentials(renewed.read_bytes())
+    async with grpc.aio.secure_channel(where, trusted, options=names) as channel:
+        assert await channel.unary_unary("/grpc.health.v1.Health/Check")(b"\x0a\x08liveness") == b"\x08\x01"
+
+
 async def answers(stack: Stack, port: int) -> bool:
     """Return whether a process is ready."""
     try:
@@ -431,23 +472,24 @@ async def answers(stack: Stack, port: int) -> bool:
         return False
 
 
-def picker_process(stack: Stack, port: int, health: int) -> "subprocess.Popen[bytes]":
+def picker_process(stack: Stack, port: int, health: int, *more: str) -> "subprocess.Popen[bytes]":
     """Start an endpoint picker by the command line."""
     config = next(stack.folder.glob("decode-d0-*.json"))
     command = [sys.executable, "-m", "weft_router", "--role", "epp", "--config", str(config), "--drain-seconds", "20"]
-    command += ["--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health}"]
+    command += ["--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health}", *more]
     env = {**os.environ, "WEFT_TOKEN_FILE": str(stack.folder / "token"), "WEFT_REDIS_URL": stack.redis_url}
     with (stack.folder / "picker.log").open("wb") as log:
         return subprocess.Popen(command, env=env, stdout=log, stderr=log)
 
 
-async def test_a_picker_process_finishes_its_streams_before_it_ends(redis_stack: Stack) -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_picker_process_finishes_its_streams_before_it_ends(redis_stack: Stack, processes: str) -> None:
     await redis_stack.up(coordinators=0, prefill=0)
     engine = redis_stack.engines["d0"]
     engine.script.gap_s = 0.1
     engine.script.length = 20
     port, health = free_port(), free_port()
-    picker = picker_process(redis_stack, port, health)
+    picker = picker_process(redis_stack, port, health, "--processes", processes)
     envoy = Envoy(redis_stack.folder, [Route("svc", f"127.0.0.1:{port}")])
     try:
         await until(lambda: answers(redis_stack, health), seconds=60)

@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weft_router.config import TimeoutsConfig
 from weft_router.errors import ApiError, UnauthorizedError, UpstreamFailedError
@@ -73,8 +75,8 @@ class Host:
         self.cancelled = False
         self._handler = handler
 
-    def gate_public(self, request: Request, peer: Peer) -> ApiError | None:
-        del request, peer
+    def gate_public(self, request: Request, peer: Peer, *, body: bool) -> ApiError | None:
+        del request, peer, body
         return self.refusal
 
     async def serve(self, exchange: Exchange) -> None:
@@ -332,3 +334,32 @@ async def test_a_subset_limits_the_endpoints() -> None:
     proxy.give(HeadersPart("request", HEAD), frozenset({WORKER}))
     assert proxy.request.takes(WORKER)
     assert not proxy.request.takes("10.0.0.8:8080")
+
+
+PARTS = st.one_of(
+    st.builds(
+        HeadersPart,
+        st.sampled_from(["request", "response"]),
+        st.sampled_from([HEAD, STREAM, (), ((":status", "503"),), ((":method", "GET"), (":path", "/x"))]),
+        st.booleans(),
+    ),
+    st.builds(BodyPart, st.sampled_from(["request", "response"]), st.binary(max_size=2 * MOST), st.booleans()),
+    st.builds(TrailersPart, st.sampled_from(["request", "response"])),
+)
+
+
+@given(
+    st.lists(PARTS, max_size=12),
+    st.sampled_from([DUPLEX, BUFFERED, Modes("streamed", "none"), Modes("full-duplex", "buffered")]),
+)
+async def test_messages_in_any_order_leave_nothing_behind(parts: list[Any], modes: Modes) -> None:
+    proxy = Proxy(carried, modes)
+    for part in parts:
+        proxy.give(part)
+        await asyncio.sleep(0)
+    await turns()
+    proxy.request.lost()
+    await turns()
+    assert proxy.host.budget.used == 0
+    assert not proxy.requests
+    assert sum(isinstance(reply, ImmediateReply | Abort) for reply in proxy.replies) <= 2

@@ -51,7 +51,7 @@ class RequestHost(Protocol):
     def wire(self) -> HttpLimits:
         """Return the bounds on requests."""
 
-    def gate_public(self, request: Request, peer: Peer) -> ApiError | None:
+    def gate_public(self, request: Request, peer: Peer, *, body: bool) -> ApiError | None:
         """Return why a request is refused by its headers; None if it is not."""
 
     def serve(self, exchange: Exchange) -> Coroutine[None, None, None]:
@@ -151,6 +151,8 @@ class ProxyRequest:
     # Within: the request.
 
     def _request_head(self, part: HeadersPart) -> None:
+        if self._fields or self._exchange is not None:
+            return  # a stream has one request
         self._fields = part.fields
         obstacle = self._modes.obstacle()
         if obstacle is not None:
@@ -165,7 +167,7 @@ class ProxyRequest:
         except FramingError as framing:
             self._refuse(refused_request(part.fields), framing.error)
             return
-        refusal = self._host.gate_public(request, self._transport.peer)
+        refusal = self._host.gate_public(request, self._transport.peer, body=not part.end)
         if refusal is not None:
             self._refuse(request, refusal)
             return

@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 
 from weft_core.authority import authority
-from weft_router.config import Settings
+from weft_router.config import Settings, TlsConfig
 from weft_router.picker.messages import Abort, BodyReply, ImmediateReply, Reply, WholeBodyReply
 from weft_router.picker.proxy_request import ProxyRequest, ProxyRequests, RequestHost
 from weft_router.picker.wire import SERVICE, read, written
@@ -148,20 +148,21 @@ def open_server(service: PickerService, settings: Settings) -> grpc.aio.Server:
         if tls is None:
             server.add_insecure_port(where)
         else:
-            server.add_secure_port(where, _credentials(tls.key_file, tls.cert_file))
+            server.add_secure_port(where, _credentials(tls))
     except RuntimeError as error:
         raise OSError(f"cannot listen on {where}: {error}") from error
     return server
 
 
-def _credentials(key_file: str, cert_file: str) -> grpc.ServerCredentials:
+def _credentials(tls: TlsConfig) -> grpc.ServerCredentials:
     """Return credentials with the certificate in the files, which are read again for each new connection."""
 
     def read_files() -> Any:
-        pair = (Path(key_file).read_bytes(), Path(cert_file).read_bytes())
-        return grpc.ssl_server_certificate_configuration([pair])
+        pair = (Path(tls.key_file).read_bytes(), Path(tls.cert_file).read_bytes())
+        authority = Path(tls.client_ca_file).read_bytes() if tls.client_ca_file else None
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=authority)
 
-    return grpc.dynamic_ssl_server_credentials(read_files(), read_files, False)
+    return grpc.dynamic_ssl_server_credentials(read_files(), read_files, bool(tls.client_ca_file))
 
 
 def _service_name(request: bytes) -> str:

@@ -166,11 +166,14 @@ class Server:
             return error
         return None
 
-    def gate_public(self, request: Request, peer: Peer) -> ApiError | None:
-        """Do as ``gate`` does, for requests that reach no port of this process: they get what clients may ask for."""
+    def gate_public(self, request: Request, peer: Peer, *, body: bool) -> ApiError | None:
+        """Do as ``gate`` does, for requests that reach no port of this process: they get what clients may ask for.
+
+        Of a request without a ``body`` nothing is saved by refusing it early, so that is left to ``serve``.
+        """
         if request.path in self._own:
             return NotFoundError(f"unknown path {request.path[:128]!r}; this service has {', '.join(self._public())}")
-        return self.gate(request, peer)
+        return self.gate(request, peer) if body else None
 
     def _gate_open(self, request: Request, peer: Peer) -> ApiError | None:
         """Do as ``gate`` does, for the port that has nothing but health and metrics."""
