@@ -149,7 +149,7 @@ def test_redis_answers_pods_of_services_and_dials_nobody(render: Render) -> None
     assert labels == {
         "weft.dev/service": None,
         "app.kubernetes.io/managed-by": ["weft"],
-        "app.kubernetes.io/component": ["coordinator", "prefill", "decode", "worker", "weights"],
+        "app.kubernetes.io/component": ["coordinator", "picker", "prefill", "decode", "worker", "weights"],
     }
     assert rule["from"][0]["namespaceSelector"] == {}
     watched = policy(render, "weft-redis", WATCHED)["ingress"][0]["from"][0]["namespaceSelector"]
