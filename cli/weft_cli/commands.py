@@ -25,7 +25,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Run (in the images)": {
         "operator": "Run the operator: plan and deploy DisaggInferenceServices.",
-        "router": "Run the coordinator, an endpoint picker, the sidecar of a worker, all of it in one process, or a gateway.",
+        "router": "Run the coordinator, an endpoint picker, the sidecar of a worker, all in one process, or a gateway.",
         "mock-engine": "Serve an engine's API and P/D protocol from a cost profile, without a GPU.",
     },
     "Try": {

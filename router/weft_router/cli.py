@@ -69,7 +69,7 @@ def router(
     drain_seconds: float,
     log_level: str,
 ) -> int:
-    """Run the coordinator, an endpoint picker, the sidecar of a worker, all of it in one process, or a gateway.
+    """Run the coordinator, an endpoint picker, the sidecar of a worker, all in one process, or a gateway.
 
     Redis, token and worker identity come from the environment: WEFT_REDIS_URL, WEFT_TOKEN_FILE, WEFT_API_KEYS_FILE,
     WEFT_WORKER, WEFT_DEGREE, WEFT_POOL, WEFT_ROLE_FILE, POD_IP. Exit status 2 when the configuration is wrong.
