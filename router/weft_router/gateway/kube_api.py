@@ -109,7 +109,7 @@ class KubeApi:
             raise KubeApiError("the API server's answer is not JSON") from error
 
     async def _failed(self, error: UpstreamFailedError) -> None:
-        """Begin anew where nobody could connect: the certificate of the authority may be another one."""
+        """Start again where nobody could connect: the certificate of the authority may be another one."""
         if error.reason == "connect":
             pool, self._pool = self._pool, None
             if pool is not None:

@@ -58,7 +58,7 @@ def refused_request(fields: Fields) -> Request:
 
 
 def removed_of_request(fields: Fields, given: Fields) -> tuple[str, ...]:
-    """Return the client's headers that must not reach the worker; ``given`` are those that are set anew."""
+    """Return the client's headers that must not reach the worker; ``given`` are those that are replaced."""
     replaced = {name for name, _ in given}
     found = {
         name
@@ -69,7 +69,7 @@ def removed_of_request(fields: Fields, given: Fields) -> tuple[str, ...]:
 
 
 def removed_of_response(fields: Fields, given: Fields) -> tuple[str, ...]:
-    """Return the headers of a worker's answer that the client does not get; ``given`` are those that are set anew."""
+    """Return the headers of a worker's answer that the client does not get; ``given`` are those that are replaced."""
     replaced = {name for name, _ in given}
     found = {
         name

@@ -117,7 +117,7 @@ class ImmediateReply:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """End the stream with an error: an answer that has begun cannot be ended properly."""
+    """End the stream with an error: an answer cannot be ended properly after its start."""
 
     reason: str
 

@@ -140,7 +140,7 @@ class AdapterLoader:
         sources = {name: one.source for name, one in self._wanted.items()}
         unload, load = changes(sources, self._loaded, self._uses)
         for name in unload:
-            if name not in self._uses:  # a round may have begun meanwhile
+            if name not in self._uses:  # a round may have started meanwhile
                 await self._unload(name)
         for name in load:
             if name not in self._loaded and (one := self._wanted.get(name)) is not None and self._due(one.version):
