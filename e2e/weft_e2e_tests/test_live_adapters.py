@@ -252,10 +252,10 @@ async def test_what_is_in_use_is_not_unloaded(running: Fleet) -> None:
         running.engine(name).set_faults(Faults(slow=2000.0))
     task = asyncio.create_task(running.ask("sql", tokens=30))
 
-    async def begun() -> bool:
+    async def started() -> bool:
         return any(running.engine(name).scheduler.running for name in ("d0", "d1"))
 
-    await until(begun)
+    await until(started)
     busy = next(name for name in ("d0", "d1") if running.engine(name).scheduler.running)
     running.use()
 

@@ -118,7 +118,7 @@ async def gateway(
 
 @dataclass
 class Recorder:
-    """Stands for the coordinators of a service: keeps what it was sent, and answers as it is told."""
+    """Stands for the coordinators of a service: records its requests, and gives the answers that a test sets."""
 
     url: str = ""
     seen: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)

@@ -37,7 +37,8 @@ class StreamResumer:
         if reply is None or method == "no":
             return None
         reason = resume_obstacle(request.inference, reply) if method != "regenerate" else None
-        if reason in _REGENERATED and greedy(request.inference.body) and not request.inference.wants_ids:
+        first = request.resumed is None  # of a stream that was continued, no engine has generated all
+        if first and reason in _REGENERATED and greedy(request.inference.body) and not request.inference.wants_ids:
             method, reason = "regenerate", None
         if method == "regenerate" and reply.error:
             reason = "engine-error"
