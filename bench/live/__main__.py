@@ -27,7 +27,7 @@ log = logging.getLogger("bench.live")
 
 RESULTS = Path(__file__).with_name("results.json")
 EXTENTS = {
-    "full": Extent(FULL, seeds=(1, 2, 3), share=0.65, at_once=14, minutes=58.0, further=(4, 5)),
+    "full": Extent(FULL, seeds=(1, 2, 3), share=0.5, at_once=14, minutes=58.0, further=(4, 5, 6)),
     "quick": Extent(
         QUICK, seeds=(1, 2, 3), share=1.0, at_once=14, minutes=10.0,
         only=(DEFAULT, "weft/imd", "remote-jsq", AMPD, "vllm cache_aware", "vllm sticky_least_loaded"),

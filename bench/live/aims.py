@@ -1,13 +1,13 @@
 """Hold what was measured to the aims: no regret in any cell, and how far ahead of peers and of AMPD's rule. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.live.cells import CELLS
 from bench.live.contenders import AMPD, DEFAULT, PEERS
 from bench.live.record import Record
-from bench.live.search import Bound, Goodput, Ratio, geometric_mean, goodput_of, ratio, seeds_of, with_seeds
+from bench.live.search import Bound, Goodput, Ratio, Shares, geometric_mean, goodput_of, ratio, seeds_of, with_seeds
 
 NO_REGRET, PEER_AIM, AMPD_AIM, WRONG_PROFILE = 0.95, 1.25, 2.0, 0.9
 """Of the best contender in every cell; of the best peer, and of AMPD's rule, as geometric means over the cells; of the
@@ -19,7 +19,8 @@ class CellResult:
     """One cell: each contender's goodput, best first, and the default's as a multiple of others'.
 
     ``best`` and ``peer`` are the best contender beside the default and the best peer, by the seeds that each has in
-    common with the default; None where there is none. So are the ratios: some contenders ran with one seed only.
+    common with the default; None where there is none. So are the ratios: some contenders ran with one seed only. The
+    best was chosen by what it showed, which flatters it, so further seeds alone compare it where there are such.
     """
 
     cell: str
@@ -57,16 +58,19 @@ class Aim:
 
 def result_of(record: Record, cell: str) -> CellResult:
     """Return what a cell shows."""
-    found = {one: goodput_of(record.shares(cell, one)) for one in record.contenders(cell)}
+    found = {one: _goodput(record.shares(cell, one), set(record.further)) for one in record.contenders(cell)}
     ranked = dict(sorted(found.items(), key=lambda item: (item[1].bound == "<", -item[1].rate)))
     default = found.get(DEFAULT)
 
-    def over(name: str | None) -> Ratio | None:
+    further = set(record.further)
+
+    def over(name: str | None, *, by_further: bool = False) -> Ratio | None:
         if default is None or name is None or name not in found:
             return None
         mine, other = record.shares(cell, DEFAULT), record.shares(cell, name)
         common = seeds_of(mine) & seeds_of(other)
-        return ratio(*(goodput_of(with_seeds(shares, common)) for shares in (mine, other))) if common else None
+        seeds = common & further if by_further else common - further
+        return ratio(*(goodput_of(with_seeds(shares, seeds)) for shares in (mine, other))) if seeds else None
 
     def strongest(names: list[str]) -> str | None:
         firm = [one for one in names if found[one].bound != "<"] or names
@@ -75,7 +79,18 @@ def result_of(record: Record, cell: str) -> CellResult:
 
     best = strongest([one for one in ranked if one != DEFAULT])
     peer = strongest([one for one in ranked if one in PEERS])
-    return CellResult(cell, ranked, best, peer, over(best), over(peer), over(AMPD))
+    again = over(best, by_further=True)
+    of_best = again if again is not None and again.bound == "" else over(best)
+    return CellResult(cell, ranked, best, peer, of_best, over(peer), over(AMPD))
+
+
+def _goodput(shares: Shares, further: Collection[int]) -> Goodput:
+    """Return the goodput by further seeds, whose runs are longer, where these have the goal between two rates."""
+    longer = with_seeds(shares, further)
+    found = goodput_of(longer) if longer else None
+    if found is not None and not found.bound:
+        return found
+    return goodput_of(with_seeds(shares, seeds_of(shares) - set(further)) or shares)
 
 
 def aims_of(results: list[CellResult]) -> list[Aim]:

@@ -10,7 +10,7 @@ from bench.live.aims import Aim, CellResult, aims_of, result_of
 from bench.live.cells import CELLS, CHUNK, DEGREE, GPU, MODEL, Cell
 from bench.live.contenders import AMPD, DEFAULT, PEERS
 from bench.live.record import Record, Row
-from bench.live.running import BEHIND, CLOSE, FEW, HOPELESS, LONGEST_S
+from bench.live.running import BEHIND, CLOSE, FEW, HOPELESS, LONGEST_S, MORE
 from bench.live.search import Goodput, means, rate_of
 from bench.live.workloads import LIMITS
 from bench.paper import svg
@@ -57,7 +57,7 @@ def text(record: Record, results: Sequence[CellResult], aims: Sequence[Aim]) -> 
             behind=BEHIND,
             longest=LONGEST_S,
             few=FEW,
-            further=words.FURTHER.format(close=CLOSE, count=len(record.further)) if record.further else "",
+            further=words.FURTHER.format(close=CLOSE, count=len(record.further), more=MORE) if record.further else "",
             busy=_busy(record),
         ),
     ]
@@ -119,7 +119,10 @@ def _or_dash(value: object) -> str:
 
 def _sessions(record: Record) -> str:
     """Return how many sessions a run has, by cell where they differ."""
-    counts = {cell: max(len(row.met) for row in record.rows if row.cell == cell) for cell in record.cells}
+    counts = {
+        cell: max(len(row.met) for row in record.rows if row.cell == cell and row.seed not in record.further)
+        for cell in record.cells
+    }
     return ", ".join(f"{count} ({cell})" for cell, count in counts.items())
 
 

@@ -89,17 +89,21 @@ class Record:
     broken: dict[str, str] = field(default_factory=dict)
     complete: bool = True
     further: tuple[int, ...] = ()
-    """Seeds of the default and the best other alone, where they are close."""
+    """Seeds of the default and the best other alone, where they are close; their runs have more sessions."""
 
     def rows_of(self, cell: str, contender: str) -> list[Row]:
         """Return the runs that count for a contender in a cell: without a profile, also those in the cell's base.
 
-        Of runs with fewer and with more sessions only the latter count: queues take a while to build up.
+        Of runs with fewer and with more sessions only the latter count: queues take a while to build up. Those of
+        further seeds are not compared with the others.
         """
         cells = {cell, CELLS[cell].base} if contender in PROFILE_FREE else {cell}
         found = [row for row in self.rows if row.contender == contender and row.cell in cells]
-        most = max((len(row.met) for row in found), default=0)
-        return [row for row in found if len(row.met) == most]
+        most = {
+            kind: max((len(row.met) for row in found if (row.seed in self.further) is kind), default=0)
+            for kind in (False, True)
+        }
+        return [row for row in found if len(row.met) == most[row.seed in self.further]]
 
     def shares(self, cell: str, contender: str) -> dict[int, dict[int, float]]:
         """Return the attainment of a contender in a cell by step and seed; the last run of a seed counts."""

@@ -3,8 +3,8 @@
 Every contender of a cell is tried with one seed until the goal lies between two rates (round one). One of which the
 simulator expects far less than of the best of its kind, Weft's rules or peers, is first run near the goodput of that
 best, with few sessions, and left out when it does not hold that. Those that matter go on with all seeds (round two):
-Weft's default and the best other, and at one rate the best peer and AMPD's rule. Where the default and the best other
-are close, both get further seeds (round three), when all other runs are made and for as long as there is time.
+Weft's default, and at two rates the best peer and AMPD's rule. Where the default and the best other are close, further
+seeds with more sessions decide (round three): the other was chosen by what it showed, which flatters it.
 """
 
 import asyncio
@@ -43,15 +43,17 @@ HOPELESS = 0.75
 does not hold ``BEHIND`` of that goodput."""
 BEHIND = 0.85
 """Of the highest rate that one of Weft's rules, or of the peers, held live: who fails at a lower one is left out."""
-CLOSE = 1.1
+CLOSE = 1.3
 """A default that is at least so many times as good as the best other needs no further seeds."""
+MORE = 2.0
+"""Times the sessions in a run with a further seed: attainment falls faster with the rate in longer runs."""
 LONGEST_S = 300.0
 """Longest time over which the sessions of a run arrive: lower rates are not tried."""
 MOST = 5
 """Rates at most that a contender is tried at in a round."""
 FEW = 1 / 3
 """Of a run's sessions, where the simulator expects that it holds nothing near the goal."""
-CPU_PER_SESSION_S, TAIL_S = 0.3, 35.0
+CPU_PER_SESSION_S, TAIL_S = 0.35, 35.0
 """CPU seconds of all processes of a run per session, and how long a run lasts after the last session's arrival: found
 in a run of the default in cell ``balanced``."""
 BUSY = 0.9
@@ -68,8 +70,8 @@ class Extent:
     """How much is run: cells, contenders (all where none is named), seeds, and how many runs beside each other.
 
     ``share`` is that of each cell's sessions that a run has, ``compiled`` the folder of Weft's compiled modules.
-    ``further`` are seeds for the default and the best other where they are close. No run is started that would end
-    after ``minutes``.
+    ``further`` are seeds that decide between the default and the best other where they are close. No run is started
+    that would end after ``minutes``.
     """
 
     cells: tuple[str, ...]
@@ -182,7 +184,7 @@ class _Runs:
             return record.shares(name, one) if any(len(row.met) >= count for row in record.rows_of(name, one)) else {}
 
         async def settle(
-            one: str, seeds: Sequence[int], start: int, most: int, *, of: float = 1.0, last: bool = False
+            one: str, seeds: Sequence[int], start: int, most: int, *, of: float = 1.0, decides: bool = False
         ) -> None:
             count = max(2, round(of * sessions))
             while True:
@@ -190,13 +192,13 @@ class _Runs:
                 step = next_step(shares, seeds, start=start, resolution=RESOLUTION, most=most)
                 if step is None or step < lowest or one in record.broken:
                     return
-                if one not in (*always, *cell.only) and failed_at(shares) < BEHIND * held(one in PEERS):
+                if not decides and one not in (*always, *cell.only) and failed_at(shares) < BEHIND * held(one in PEERS):
                     return
                 task = Task(
                     name, one, default, step, 0, count, extent.slow, extent.front, self._folder, extent.compiled
                 )
                 lacking = [seed for seed in seeds if seed not in shares.get(step, {})]
-                order = place + len(CELLS) * last
+                order = place + len(CELLS) * decides
                 rows = await asyncio.gather(*(self._row(order, replace(task, seed=seed)) for seed in lacking))
                 if None in rows:
                     return
@@ -227,7 +229,7 @@ class _Runs:
 
         await asyncio.gather(*(sift(one) for one in names))
         tried = {one: goodput_of(shares) for one in names if (shares := record.shares(name, one))}
-        finalists = kept({one: found for one, found in tried.items() if one not in hopeless})
+        finalists = kept({one: found for one, found in tried.items() if one not in hopeless}, pair=not extent.further)
         log.info("%s: %s go on", name, ", ".join(finalists))
         await asyncio.gather(
             *(
@@ -235,21 +237,12 @@ class _Runs:
                 for one, most in finalists.items()
             )
         )
-        # A peer had two rates with all seeds, which may not bracket it where it is the best of all.
-        await asyncio.gather(
-            *(
-                settle(one, extent.seeds, highest_held(record.shares(name, one)), MOST)
-                for one in closest(record, name)
-                if one in names
-            )
-        )
-        close = [one for one in closest(record, name) if one in names] if extent.further else []
-        if close:
-            log.info("%s: %s get further seeds", name, " and ".join(close))
-        seeds = (*extent.seeds, *extent.further)
-        await asyncio.gather(
-            *(settle(one, seeds, highest_held(record.shares(name, one)), MOST, last=True) for one in close)
-        )
+        close = closest(record, name)
+        if not extent.further or not set(close) <= set(names):
+            return
+        log.info("%s: further seeds decide between %s", name, " and ".join(close))
+        start = highest_held(record.shares(name, DEFAULT))
+        await asyncio.gather(*(settle(one, extent.further, start, MOST, of=MORE, decides=True) for one in close))
 
     async def _row(self, order: int, task: Task) -> Row | None:
         """Return what a run shows, in turn: of two that wait the one of lower ``order`` is first."""
@@ -373,10 +366,13 @@ def cores_of(task: Task) -> float:
     return CPU_PER_SESSION_S * task.sessions / seconds_of(task)
 
 
-def kept(tried: dict[str, Goodput]) -> dict[str, int]:
-    """Return who goes on to round two by what round one found, and at how many rates at most."""
+def kept(tried: dict[str, Goodput], *, pair: bool = False) -> dict[str, int]:
+    """Return who goes on to round two by what round one found, and at how many rates at most.
+
+    ``pair``: the best other does so like the default, as no further seeds compare them.
+    """
     ranked = sorted(tried, key=lambda one: -_strength(tried[one]))
-    firm = [DEFAULT, *[one for one in ranked if one != DEFAULT][:1]]
+    firm = [DEFAULT, *[one for one in ranked if pair and one != DEFAULT][:1]]
     others = [AMPD, *[one for one in ranked if one in PEERS][:1]]
     most = dict.fromkeys(others, 2) | dict.fromkeys(firm, MOST)
     return {one: most[one] for one in ranked if one in most}

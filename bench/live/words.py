@@ -14,7 +14,7 @@ a cost model: ratios mean something.
 {ratios}
 ± is half of the 95 % interval over seeds (Student's t); seeds are paired in ratios. `<` and `>`: no rate that was tried
 held the goal, or all did. † rests on runs for which the machine was too busy. The best of several contenders is chosen
-by what was measured, which flatters it.
+by what was measured, which flatters it unless further seeds decide.
 
 ![goodput by cell](plots/goodput.svg)
 """
@@ -37,15 +37,16 @@ METHOD = """## Method
   {hopeless:.0%} of the best of its kind, Weft's rules or peers, is run at {behind:.0%} of that best, and left out
   where {few:.0%} of the sessions do not hold that. Who misses the goal below {behind:.0%} of the highest rate that one
   of its kind held is tried no further, and nobody at rates at which the sessions take longer than {longest:.0f} s to
-  arrive. The default and the best other go on with all seeds, as do `ampd` and the best peer at two rates; the others'
-  goodput is of one seed, without an interval. Rates are compared by the same seeds: some have harder
-  sessions. {further}
+  arrive. The default goes on with all seeds, as do `ampd` and the best peer at two rates; the others' goodput is of one
+  seed, without an interval. Rates are compared by the same seeds: some have harder sessions. {further}
   Where the routers' profile is wrong, only the default is run: what needs no profile did the same in `balanced`.
 - **Machine.** {busy}
 """
 
 FURTHER = """Where the
-  default is less than {close:g} times as good as the best other, both get {count} further seeds."""
+  default is less than {close:g} times as good as the best other, {count} further seeds with {more:g} times the sessions
+  decide between the two: the other was chosen by what it showed, which flatters it. The goodputs of the two are of
+  these runs, and lower than in short ones, in which queues have no time to build up."""
 
 BUSY = """{rows} runs. A run is spoilt if the client was late by 0.1 s at P99, the engines lost 0.5 s, or a round's
   processes waited 0.4 s for a core (times the slowdown). It is made once more at half the speed: engines, pauses and

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 from bench.paper.page import machine
-from bench.roles.day import CONTENDERS, Day, Session
+from bench.roles.day import CONTENDERS, PHASES, Day, Session
 from bench.roles.page import ratio, write
 from bench.roles.running import live
 
@@ -34,7 +34,11 @@ def main(phase_s: float, start_s: int, only: str | None, results: Path, page_onl
             f"{', '.join(unknown)} unknown; choose of {', '.join(CONTENDERS)}", param_hint="--only"
         )
     if not page_only:
-        extent = {"start_s": start_s, "phase_s": phase_s}
+        extent = {
+            "start_s": start_s,
+            "phase_s": phase_s,
+            "sessions_per_s": [traffic.sessions_per_s for _, traffic in PHASES],
+        }
         before = json.loads(results.read_text(encoding="utf-8")) if only and results.exists() else {}
         found = before.get("days", {}) if {name: before.get(name) for name in extent} == extent else {}
         with installed() as weft:
@@ -51,7 +55,9 @@ def main(phase_s: float, start_s: int, only: str | None, results: Path, page_onl
 
 def _day(body: dict[str, object]) -> Day:
     sessions = tuple(Session(**one) for one in body["sessions"])  # type: ignore[attr-defined]
-    return Day(**{**body, "sessions": sessions, "layouts": tuple(body["layouts"])})  # type: ignore[arg-type]
+    changes = tuple((at_s, plan) for at_s, plan in body.get("changes", ()))  # type: ignore[attr-defined]
+    layouts: tuple[str, ...] = tuple(body["layouts"])  # type: ignore[arg-type]
+    return Day(**{**body, "sessions": sessions, "layouts": layouts, "changes": changes})  # type: ignore[arg-type]
 
 
 def _say(words: str) -> None:

@@ -10,14 +10,18 @@ from weft_e2e.replay.sessions import PlannedRound
 from weft_e2e.scenarios.arriving import Traffic
 from weft_e2e.scenarios.replan_scenarios import drifting_service
 
-TTFT_S, ITL_S = 8.0, 0.04
+TTFT_S, ITL_S = 16.0, 0.054
+"""A decode step of all sequences takes 43 ms: the gap leaves decode workers little time to prefill in."""
 GPUS = 4
 ERROR_CHARS = 120
 """Of an error that are kept."""
 SEQUENCES = 8
 """That an engine decodes at once."""
-PROMPTS = Traffic(0.85, (PlannedRound(2400, 30, 0.0), PlannedRound(400, 30, 0.3), PlannedRound(400, 30, 0.3)))
-ANSWERS = Traffic(1.15, (PlannedRound(200, 200, 0.0), PlannedRound(100, 200, 0.3), PlannedRound(100, 200, 0.3)))
+COMPUTE, MEMORY = 0.05, 0.1
+"""Shares of an H20's peak that engines reach: so slow that streams of all workers take little of two cores."""
+PROMPTS = Traffic(0.34, (PlannedRound(2400, 30, 0.0), PlannedRound(400, 30, 0.3), PlannedRound(400, 30, 0.3)))
+ANSWERS = Traffic(0.74, (PlannedRound(200, 200, 0.0), PlannedRound(100, 200, 0.3), PlannedRound(100, 200, 0.3)))
+"""Each is some 80 % of what the best layout for it carries, so that what piles up before a change can be caught up."""
 PHASES = (("prompts", PROMPTS), ("answers", ANSWERS), ("prompts", PROMPTS), ("answers", ANSWERS))
 
 SWITCHES, RESTARTS, FIXED = "role switches", "restarts", "fixed"
@@ -68,6 +72,10 @@ class Day:
     phase_s: float
     pods: int
     """Worker pods that were started after the first sessions."""
+    changes: tuple[tuple[float, str], ...] = ()
+    """Seconds after the first sessions, and the plan that the service had since then."""
+    busy: float = 0.0
+    """Share of the machine's CPU time that was used, mock engines, cluster and clients together."""
 
     @property
     def attainment(self) -> float:
@@ -103,7 +111,7 @@ def manifest(contender: str, *, start_s: int, image: str) -> Object:
     }
     spec["engine"]["maxNumSeqs"] = SEQUENCES
     spec["slo"] = {"ttft": f"{TTFT_S:g}s", "itl": f"{1e3 * ITL_S:g}ms"}
-    spec["profile"] = {"analytic": {"compute": 0.1, "memory": 0.2}}
+    spec["profile"] = {"analytic": {"compute": COMPUTE, "memory": MEMORY}}
     spec["capacity"]["pools"][0]["degrees"] = [1]
     spec["planning"] |= {"objective": "latency"}
     for role in ("prefill", "decode"):

@@ -25,12 +25,13 @@ Sessions within the SLO by phase, and the plan at its end:
 
 {phases}
 
+{changes}
 {failures}
 ## Method
 
 - A local Kubernetes cluster with Weft's operator, Prometheus, coordinators and sidecars; {gpus} mock engines of
   Llama-3.1-8B, {sequences} sequences each, follow a cost model in real time. A service has these {gpus} GPUs and no
-  more.
+  more. Engines are slow, so that the machine carries all streams: *CPU used* is by engines, cluster and clients.
 - The day has {count} phases of {phase_s:.0f} s. *Prompts*: {prompts}. *Answers*: {answers}. Sessions of three rounds
   arrive evenly, whatever becomes of those before them. SLO: every first token within {ttft:g} s, a session's mean gap
   within {itl:g} ms; *late* and *stalled* are the sessions above these.
@@ -67,6 +68,7 @@ def write(days: Sequence[Day], page: Path, *, machine: str, start_s: int, aim: f
             "stalled",
             "failed",
             "workers started",
+            "CPU used",
             "tokens answered",
         ],
         [
@@ -78,6 +80,7 @@ def write(days: Sequence[Day], page: Path, *, machine: str, start_s: int, aim: f
                 _count(one, "stalled"),
                 f"{sum(session.failed for session in one.sessions)}",
                 f"{one.pods}",
+                f"{one.busy:.0%}" if one.busy else "-",
                 f"{sum(session.answered for session in one.sessions):,}",
             ]
             for one in days
@@ -96,9 +99,19 @@ def write(days: Sequence[Day], page: Path, *, machine: str, start_s: int, aim: f
         machine=machine, found=found, rows=rows, phases=phases, gpus=GPUS, sequences=SEQUENCES, count=len(PHASES),
         phase_s=days[0].phase_s, prompts=_words(PROMPTS), answers=_words(ANSWERS), ttft=TTFT_S, itl=1e3 * ITL_S,
         start_s=start_s, contenders=contenders, failures=_failures(days),
+        changes=_changes(days),
     )  # fmt: skip
     page.write_text(text, encoding="utf-8")
     return f"{found}\n\n{rows}\n\n{phases}"
+
+
+def _changes(days: Sequence[Day]) -> str:
+    """Return the plans of each contender and when they came, a line for each that changed."""
+    return "".join(
+        f"Plans with {one.contender}: {', '.join(f'{plan} at {at_s:.0f} s' for at_s, plan in one.changes)}.\n"
+        for one in days
+        if len(one.changes) > 1
+    )
 
 
 def _count(day: Day, what: str) -> str:

@@ -1,10 +1,12 @@
 """Let each contender live through the day on a local cluster, one after the other."""
 
 import json
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from bench.roles.day import PHASES, Day, judge, manifest
 
@@ -24,6 +26,9 @@ ROUND_S = 120.0
 END_S = 180.0
 """How long the last sessions are waited for."""
 READY_S = 300.0
+TICKS = os.sysconf("SC_CLK_TCK")
+WATCH_S = 5.0
+"""Between two looks at the service's plan and pods."""
 
 
 def live(client: Kube, contender: str, *, phase_s: float, start_s: int, say: Says) -> Day:
@@ -38,24 +43,37 @@ def live(client: Kube, contender: str, *, phase_s: float, start_s: int, say: Say
         pods = set(service.worker_uids().values())
         phases: list[int] = []
         layouts = []
+        changes = [(0.0, plan_summary(service.plan()))]
         with (
             service.reachable(run=f"day-{time.time():.0f}-") as target,
             arriving(Arrivals(target, round_deadline_s=ROUND_S)) as arrivals,
         ):
-            seen = pods
+            seen, starts, cpu = pods, time.monotonic(), _cpu_s()
             for number, (name, traffic) in enumerate(PHASES):
                 arrivals.turn_to(traffic)
                 ends = time.monotonic() + phase_s
                 while (left := ends - time.monotonic()) > 0:
-                    time.sleep(min(5.0, left))
+                    time.sleep(min(WATCH_S, left))
                     seen = seen | set(service.worker_uids().values())
+                    if (now := plan_summary(service.plan())) != changes[-1][1]:
+                        changes.append((time.monotonic() - starts, now))
+                        say(f"{contender}: {now} at {changes[-1][0]:.0f} s")
                 phases += [number] * (len(arrivals.transcripts) - len(phases))
                 layouts.append(plan_summary(service.plan()))
                 say(f"{contender}: {name} until {phase_s * (number + 1):.0f} s, {layouts[-1]}")
+            used_s, all_s = (after - before for after, before in zip(_cpu_s(), cpu, strict=True))
             arrivals.turn_to(None)
             _wait_answered(arrivals, phases)
             transcripts = list(arrivals.transcripts)[: len(phases)]
-        return Day(contender, tuple(layouts), judge(transcripts, phases), phase_s, len(seen - pods))
+        judged = judge(transcripts, phases)
+        return Day(contender, tuple(layouts), judged, phase_s, len(seen - pods), tuple(changes), used_s / all_s)
+
+
+def _cpu_s() -> tuple[float, float]:
+    """Return the machine's CPU time that was used, and all of it, since its start (/proc/stat)."""
+    times = [int(one) for one in Path("/proc/stat").read_text(encoding="utf-8").split("\n")[0].split()[1:9]]
+    all_s, (idle, waits) = sum(times) / TICKS, times[3:5]
+    return all_s - (idle + waits) / TICKS, all_s
 
 
 def _wait_answered(arrivals: Arrivals, phases: list[int]) -> None:

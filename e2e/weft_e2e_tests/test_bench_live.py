@@ -160,15 +160,33 @@ def test_who_goes_on_is_the_default_ampd_and_the_best_of_each_side() -> None:
         }.items()
     }  # fmt: skip
     found["always-remote"] = Goodput(9.0, {1: 9.0}, "<")
-    assert kept(found) == {"weft/imd": MOST, DEFAULT: MOST, second: 2, AMPD: 2}
-    assert kept({DEFAULT: found[DEFAULT], second: found[second]}) == {DEFAULT: MOST, second: MOST}
+    assert kept(found) == {DEFAULT: MOST, second: 2, AMPD: 2}
+    assert kept(found, pair=True) == {"weft/imd": MOST, DEFAULT: MOST, second: 2, AMPD: 2}
+    assert kept({DEFAULT: found[DEFAULT], second: found[second]}, pair=True) == {DEFAULT: MOST, second: MOST}
 
 
 def test_further_seeds_are_for_the_default_and_the_best_other_where_they_are_close() -> None:
     near = record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.9, 0.2), ("weft/ia", 1.2, 0.2))
     assert closest(near, "balanced") == (DEFAULT, "weft/imd")
-    assert closest(record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.7, 0.2)), "balanced") == ()
+    assert closest(record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 1.4, 0.2)), "balanced") == ()
     assert closest(record_of((DEFAULT, 2.0, 0.2)), "balanced") == ()
+
+
+def test_further_seeds_decide_between_the_default_and_the_best_other() -> None:
+    """The other was lucky with the first seeds, and is behind in longer runs with others."""
+    first = record_of((DEFAULT, 2.0, 0.2), ("weft/imd", 2.4, 0.2), ("weft/ia", 1.8, 0.2))
+    later = record_of((DEFAULT, 1.9, 0.2), ("weft/imd", 1.7, 0.2), ("weft/ia", 2.9, 0.2))
+    longer = [replace(row, seed=row.seed + 3, met=2 * row.met) for row in later.rows if row.contender != "weft/ia"]
+    both = replace(first, further=(4, 5, 6), rows=[*first.rows, *longer])
+    found = result_of(both, "balanced")
+    assert found.best == "weft/imd"
+    assert found.of_best is not None
+    assert found.of_best.value == pytest.approx(result_of(later, "balanced").goodputs[DEFAULT].rate / 1.7, rel=0.03)
+    assert found.goodputs[DEFAULT] == result_of(replace(later, rows=longer), "balanced").goodputs[DEFAULT]
+    assert found.goodputs["weft/ia"] == result_of(first, "balanced").goodputs["weft/ia"]
+    unfinished = [row for row in longer if row.share >= 0.9 or row.contender == DEFAULT]
+    part = result_of(replace(both, rows=[*first.rows, *unfinished]), "balanced")
+    assert part.of_best == result_of(first, "balanced").of_best, "a rate that was not bracketed decides nothing"
 
 
 def test_what_routes_without_a_profile_is_run_in_the_base_of_a_cell_only() -> None:
