@@ -238,7 +238,7 @@ class _Runs:
             )
         )
         close = closest(record, name)
-        if not extent.further or not set(close) <= set(names):
+        if not close or not extent.further or not set(close) <= set(names):
             return
         log.info("%s: further seeds decide between %s", name, " and ".join(close))
         start = highest_held(record.shares(name, DEFAULT))

@@ -144,9 +144,16 @@ def _comparable(tried: Shares) -> Shares:
 
 
 def _ease(tried: Shares, seeds: Collection[int]) -> float:
-    """Return by how much the attainment of some seeds is above the mean of all, at the rates tried with most seeds."""
-    most = max(len(of) for of in tried.values())
-    return fmean(fmean(of[seed] for seed in seeds) - fmean(of.values()) for of in tried.values() if len(of) == most)
+    """Return by how much the attainment of some seeds is above the mean of all, at the rates tried with most seeds.
+
+    Seeds that were not tried at these rates are taken for as hard as the others.
+    """
+    every = max((sorted(of) for of in tried.values()), key=lambda one: (len(one), one))
+    known = [seed for seed in seeds if seed in every]
+    whole = [of for of in tried.values() if of.keys() >= set(every)]
+    if not known:
+        return 0.0
+    return fmean(fmean(of[seed] for seed in known) - fmean(of[seed] for seed in every) for of in whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,13 @@ def test_rates_are_compared_by_the_same_seeds() -> None:
     assert both.of_seed[1] > both.rate > both.of_seed[2]
 
 
+def test_rates_at_which_the_time_was_over_for_some_seeds_count_with_the_others() -> None:
+    found = goodput_of({2: {4: 0.97, 5: 0.95, 6: 0.96}, 4: {4: 0.8, 6: 0.7}})
+    assert 2 < goodput_step(found) < 4
+    apart = goodput_of({2: {4: 0.97, 5: 0.95}, 4: {4: 0.8, 6: 0.7}})
+    assert 2 < goodput_step(apart) < 4
+
+
 def test_who_goes_on_is_the_default_ampd_and_the_best_of_each_side() -> None:
     first, second = list(PEERS)[:2]
     found = {
