@@ -153,7 +153,7 @@ async def test_a_cluster_without_the_kinds_serves_all_the_same_and_says_what_to_
     assert world.cluster.condition("Progressing")["reason"] != "KindMissing"
 
 
-async def test_a_rollout_waits_for_the_pickers_and_requests_do_not() -> None:
+async def test_a_rollout_waits_for_the_pickers_and_the_service_is_not_ready_without_them() -> None:
     world = World(service())
     for _ in range(3):
         await world.step()
@@ -166,6 +166,15 @@ async def test_a_rollout_waits_for_the_pickers_and_requests_do_not() -> None:
     world.cluster.settle()
     await world.step()
     assert world.cluster.condition("Progressing")["reason"] == "UpToDate"
+    found = world.cluster.objects.items()
+    picker = next(item for key, item in found if (key.kind, key.name) == ("Deployment", "demo-picker"))
+    picker["status"]["availableReplicas"] = 0
+    picker["status"]["conditions"] = [{"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}]
+    await world.step()
+    assert world.cluster.condition("Ready")["reason"] == "EndpointPickerNotReady"
+    world.cluster.settle()
+    await world.step()
+    assert world.cluster.condition("Ready")["reason"] == "Serving"
 
 
 class Api:

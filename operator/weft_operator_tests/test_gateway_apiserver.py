@@ -8,11 +8,9 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,9 +21,9 @@ from weft_e2e.local.ports import free_ports
 from weft_operator_tests.api import CRDS, small_service
 from weft_operator_tests.chart_roles import CHART
 from weft_operator_tests.cluster import Kube, wait_for
-from weft_router.config.gateway import ApiAccess, KubernetesConfig
-from weft_router.gateway.kube_api import KubeApi
+from weft_router.config.gateway import ApiAccess
 from weft_router.gateway.service_watch import ServiceWatch
+from weft_router_tests.gateway_kit import watching
 from weft_router_tests.stack import is_so, until
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600, func_only=True)]
@@ -43,6 +41,11 @@ class Cluster:
     admin: Kube
     own: Kube
     token: Path
+
+    @property
+    def access(self) -> ApiAccess:
+        """Return how the gateway reaches the server."""
+        return ApiAccess(self.bare.url, self.token, self.bare.authority)
 
     def grant(self, *values: str) -> None:
         """Give the gateway the chart's rights in place of those that it had."""
@@ -75,21 +78,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(bare, admin, Kube(bare.kubeconfig(GATEWAY.token)), token)
 
 
-@asynccontextmanager
-async def watching(cluster: Cluster, **config: Any) -> AsyncIterator[ServiceWatch]:
-    """Run the watch of a gateway."""
-    access = ApiAccess(cluster.bare.url, cluster.token, cluster.bare.authority)
-    made = ServiceWatch(KubernetesConfig.model_validate(config), KubeApi(access))
-    tasks = [asyncio.get_running_loop().create_task(work) for work in made.work()]
-    try:
-        yield made
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        await made.close()
-
-
 async def becomes(what: Callable[[], object], wanted: object) -> None:
     """Wait until something is so."""
     await until(lambda: is_so(what() == wanted), 60.0)
@@ -104,7 +92,7 @@ async def test_services_are_followed_under_the_charts_rights(cluster: Cluster) -
     admin = cluster.admin
     model = {**small_service("team-a")["spec"]["model"], "servedName": "llama", "aliases": ["gpt-4"]}
     await asyncio.to_thread(admin.apply, small_service("team-a", "one", model=model))
-    async with watching(cluster) as watch:
+    async with watching(cluster.access) as watch:
         await becomes(lambda: names(watch), {"team-a/one": ("llama", "gpt-4")})
         (one,) = watch.services()
         assert (one.url, one.created != "") == ("http://one.team-a.svc", True)
@@ -120,14 +108,14 @@ async def test_in_some_namespaces_it_has_no_rights_elsewhere(cluster: Cluster) -
     cluster.grant("gateway.namespaces={team-a}")
     for namespace in ("team-a", "team-b"):
         await asyncio.to_thread(cluster.admin.apply, small_service(namespace))
-    async with watching(cluster, namespaces=["team-a"]) as watch:
+    async with watching(cluster.access, namespaces=["team-a"]) as watch:
         await becomes(lambda: sorted(names(watch)), ["team-a/demo"])
         await asyncio.to_thread(
             cluster.admin.run, "-n", "team-a", "label", "disagginferenceservices", "demo", "team=search"
         )
-    async with watching(cluster, namespaces=["team-a"], selector="team=search") as watch:
+    async with watching(cluster.access, namespaces=["team-a"], selector="team=search") as watch:
         await becomes(lambda: sorted(names(watch)), ["team-a/demo"])
-    async with watching(cluster, namespaces=["team-a"], selector="team=other") as watch:
+    async with watching(cluster.access, namespaces=["team-a"], selector="team=other") as watch:
         await becomes(lambda: watch.listed, True)
         assert names(watch) == {}
     assert cluster.own.attempt("-n", "team-b", "get", "disagginferenceservices").returncode != 0

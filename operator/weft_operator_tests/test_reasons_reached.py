@@ -22,6 +22,7 @@ from weft_operator.rollout.ledger import Ledger, Refusal
 from weft_operator.status.conditions import build_status
 from weft_operator.status.reasons.catalogue import CONDITIONS, GROUP_REASONS, REASONS
 from weft_operator.status.results import ServiceResult
+from weft_operator.workers.readiness import PickerState
 from weft_operator_tests.observations import blind, look
 from weft_operator_tests.samples import record
 from weft_operator_tests.service_results import with_parts
@@ -117,6 +118,7 @@ RESULTS: Mapping[Reached, ServiceResult] = {
     ("Ready", "NoPrefillWorker"): result("100"),
     ("Ready", "NoDecodeWorker"): result("011"),
     ("Ready", "CoordinatorNotReady"): result(coordinator=False),
+    ("Ready", "EndpointPickerNotReady"): result(picker=PickerState(available=False, rolled_out=True)),
     ("Ready", "ScaledToZero"): at_zero(),
     ("Ready", "DemandUnknown"): at_zero(demand_unknown=True),
     ("Ready", "NotPlanned"): UNPLANNED,

@@ -16,13 +16,16 @@ from weft_operator.status.results import PlanResult, ServiceResult
 from weft_operator.workers.fleet import Worker
 from weft_operator.workers.readiness import (
     CoordinatorState,
+    PickerState,
     WorkerState,
     coordinator_state,
+    picker_state,
     stuck_workers,
     worker_states,
 )
 from weft_operator_tests.samples import KEY, group, plan, record
 from weft_operator_tests.service_results import with_parts
+from weft_operator_tests.valid import changed, picker_service
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
 PLANNED = ConditionValue("True", "PlanReady", "fine")
@@ -73,6 +76,9 @@ def reasons(found: ServiceResult) -> tuple[str, str]:
         (result("100", served=frozenset({"decode"})), ("NoPrefillWorker", "RollingOut")),
         (result(coordinator=False, rolled_out=False), ("CoordinatorNotReady", "RollingOut")),
         (result(rolled_out=False), ("Serving", "RollingOut")),
+        (result(picker=PickerState(available=True, rolled_out=False)), ("Serving", "RollingOut")),
+        (result(picker=PickerState(available=False, rolled_out=False)), ("EndpointPickerNotReady", "RollingOut")),
+        (result("110", picker=PickerState(available=False, rolled_out=True)), ("EndpointPickerNotReady", "RollingOut")),
         (result(leaving=("demo-p4-9",)), ("Serving", "RollingOut")),
         (result("110", lost=("demo-p4-0",)), ("Degraded", "ReplacingWorkers")),
         (result(failure=ConditionValue("False", "ApplyFailed", "422")), ("Serving", "ApplyFailed")),
@@ -266,6 +272,75 @@ def test_the_coordinator_serves_with_a_pod_of_the_newest_template(
     assert (found.available, found.rolled_out) == (serves, done)
     assert not coordinator_state(deployment, (), changed=True).available
     assert not coordinator_state(None, (), changed=False).available
+
+
+def deployment(available: int, progress: str | None, *, seen: int = 2) -> dict[str, Any]:
+    """Return a Deployment of one pod; ``progress`` is the reason of its condition Progressing."""
+    status = "False" if progress == "ProgressDeadlineExceeded" else "True"
+    conditions = [] if progress is None else [{"type": "Progressing", "status": status, "reason": progress}]
+    counts = {"replicas": 1, "updatedReplicas": 1, "availableReplicas": available}
+    return {
+        "metadata": {"name": "demo-picker", "generation": 2},
+        "spec": {"replicas": 1},
+        "status": {"observedGeneration": seen, "conditions": conditions, **counts},
+    }
+
+
+SICK = {
+    "metadata": {"name": "demo-picker-x"},
+    "status": {
+        "containerStatuses": [
+            {
+                "name": "router",
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"exitCode": 2}},
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "pods", "changed", "available"),
+    [
+        (None, (), False, True),
+        (deployment(0, None), (), False, True),
+        (deployment(0, "NewReplicaSetCreated"), (), False, True),
+        (deployment(0, "ReplicaSetUpdated"), (), False, True),
+        (deployment(0, "ReplicaSetUpdated"), (SICK,), False, False),
+        (deployment(0, "ProgressDeadlineExceeded"), (), False, False),
+        (deployment(0, "NewReplicaSetAvailable"), (), False, False),
+        (deployment(0, "NewReplicaSetAvailable"), (), True, True),
+        (deployment(0, "NewReplicaSetAvailable", seen=1), (), False, True),
+        (deployment(1, "NewReplicaSetAvailable"), (), False, True),
+        (deployment(1, "ReplicaSetUpdated", seen=1), (SICK,), True, True),
+    ],
+)
+def test_pickers_are_missed_once_they_were_there_or_cannot_start(
+    found: dict[str, Any] | None, pods: tuple[dict[str, Any], ...], changed: bool, available: bool
+) -> None:
+    assert picker_state(found, pods, changed=changed).available == available
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("FailClose", "the gateway refuses requests"), ("FailOpen", "the gateway sends requests to any worker")],
+)
+def test_without_pickers_the_status_says_what_the_gateway_does(mode: str, words: str) -> None:
+    body = changed(picker_service(), "spec.gateway.failureMode", mode)
+    lost = result(picker=picker_state(deployment(0, "ReplicaSetUpdated"), (SICK,), changed=False), record=record(body))
+    before = build_status(result(), {}, now=NOW)
+    after = build_status(lost, before, now=LATER)
+    ready = after["conditions"][1]
+    assert (ready["status"], ready["reason"]) == ("False", "EndpointPickerNotReady")
+    assert words in ready["message"]
+    assert "container router of pod demo-picker-x keeps ending" in ready["message"]
+    (event,) = [one for one in status_events(before, after, actions=()) if one.reason == "EndpointPickerNotReady"]
+    assert event.type == "Warning"
+    started = build_status(lost, {}, now=NOW)
+    assert [one.type for one in status_events({}, started, actions=()) if one.reason == "EndpointPickerNotReady"] == [
+        "Normal"
+    ], "a service that was never ready starts"
 
 
 def test_figures_of_two_plans_stand_side_by_side_only_at_the_same_traffic() -> None:

@@ -183,6 +183,22 @@ class EngineAnsweredError(Exception):
         self.body = body
 
 
+def engine_error(status: int, body: bytes) -> ApiError:
+    """Return an engine's error as an answer, with its message, field and code where it has them."""
+    message, param, code = f"the engine refused the request with status {status}", None, None
+    try:
+        given: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        given = None
+    if isinstance(given, dict):
+        inner = given["error"] if isinstance(given.get("error"), dict) else given
+        message = str(inner.get("message") or message)
+        param = inner["param"] if isinstance(inner.get("param"), str) else None
+        code = inner["code"] if isinstance(inner.get("code"), str) else None
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return ApiError(message, status=status, kind=kind, param=param, code=code)
+
+
 def faults_request(status: int) -> bool:
     """Return whether an engine's status is its last word on the request, which no other engine would answer better.
 

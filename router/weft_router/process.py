@@ -18,6 +18,7 @@ from weft_router.config.gateway import GatewaySettings
 from weft_router.config.server import FRONT_ROLES
 from weft_router.context import context_of
 from weft_router.openai.digest import use_key
+from weft_router.picker.tls_version import limit_tls_version
 from weft_router.roles.app import App
 from weft_router.roles.coordinator import Coordinator
 from weft_router.roles.follower import Follower
@@ -86,6 +87,7 @@ async def _main(settings: AnySettings) -> None:
         loop.add_signal_handler(number, stop.set)
     try:
         if settings.role == "epp":
+            limit_tls_version(settings.config.tls)
             from weft_router.picker.lifecycle import run_picker  # gRPC, which other roles need not load
 
             await run_picker(server, app, settings, stop)

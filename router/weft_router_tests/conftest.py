@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from weft_router_tests.picker_kit import behind as behind
 from weft_router_tests.redis_server import RedisServer as RedisServer
 from weft_router_tests.redis_server import redis_server as redis_server
 from weft_router_tests.stack import Stack

@@ -14,6 +14,18 @@ from weft_router_tests.stack import free_port
 DESTINATION = "x-gateway-destination-endpoint"
 TYPES = "type.googleapis.com/envoy"
 BodyMode = Literal["FULL_DUPLEX_STREAMED", "BUFFERED"]
+_CHECKS = {
+    "health_checks": [
+        {
+            "timeout": "1s", "interval": "0.2s", "no_traffic_interval": "0.2s", "unhealthy_threshold": 1,
+            "healthy_threshold": 1, "grpc_health_check": {"service_name": "liveness"},
+        }
+    ],
+    "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+}  # fmt: skip
+"""How an Envoy knows that no picker is there, as a gateway does by the endpoints of the pickers' Service."""
+CHOICE_HEADER = "test-epp-endpoint-selection"
+"""By this header a test says which endpoints the picker may choose from."""
 
 
 @dataclass
@@ -29,6 +41,8 @@ class Route:
     coordinators: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
     weight: int = 1
+    path: str = ""
+    """Of several services, which requests are for this one; without it they are shared by weight."""
 
 
 @dataclass
@@ -40,6 +54,7 @@ class Envoy:
     body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
     response_mode: str = "FULL_DUPLEX_STREAMED"
     fail_open: bool = False
+    """Whether it lets requests pass without a picker. It then checks whether pickers are there."""
     port: int = field(default_factory=free_port)
     process: "subprocess.Popen[bytes] | None" = None
 
@@ -80,7 +95,7 @@ class Envoy:
         return {
             "static_resources": {
                 "listeners": [{"name": "http", "address": address, "filter_chains": [{"filters": [self._manager()]}]}],
-                "clusters": [cluster for route in self.routes for cluster in _clusters(route)],
+                "clusters": [cluster for route in self.routes for cluster in _clusters(route, checked=self.fail_open)],
             }
         }
 
@@ -104,6 +119,7 @@ class Envoy:
                     "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": self._routes()}],
                 },
                 "http_filters": [
+                    _choice_filter(),
                     *(self._ext_proc(route) for route in self.routes),
                     {
                         "name": "router",
@@ -116,6 +132,15 @@ class Envoy:
     def _routes(self) -> list[dict[str, Any]]:
         """Return the routes: by the picker's header, and those of requests that no picker has seen."""
         forward = {"timeout": "0s"}
+        if any(route.path for route in self.routes):
+            return [
+                {
+                    "match": {"path": route.path},
+                    "route": {"cluster": f"{route.name}-workers", **forward},
+                    "typed_per_filter_config": _enabled(route),
+                }
+                for route in self.routes
+            ]
         if len(self.routes) > 1:
             weighted = {"weighted_clusters": {"clusters": [_weighted(route) for route in self.routes]}}
             return [{"match": {"prefix": "/"}, "route": {**weighted, **forward}}]
@@ -151,17 +176,38 @@ class Envoy:
         }  # fmt: skip
 
 
-def _weighted(route: Route) -> dict[str, Any]:
-    """Return a service's share of all requests; its picker sees these alone."""
-    per_route = {"@type": f"{TYPES}.extensions.filters.http.ext_proc.v3.ExtProcPerRoute", "overrides": {}}
+def _choice_filter() -> dict[str, Any]:
+    """Return the filter that makes the endpoints in a request's header those that the picker may choose from."""
+    subset = {
+        "metadata_namespace": "envoy.lb.subset_hint",
+        "key": "x-gateway-destination-endpoint-subset",
+        "type": "STRING",
+    }
     return {
-        "name": f"{route.name}-workers",
-        "weight": route.weight,
-        "typed_per_filter_config": {f"picker-{route.name}": per_route},
+        "name": "choice",
+        "typed_config": {
+            "@type": f"{TYPES}.extensions.filters.http.header_to_metadata.v3.Config",
+            "request_rules": [{"header": CHOICE_HEADER, "on_header_present": subset}],
+        },
     }
 
 
-def _clusters(route: Route) -> list[dict[str, Any]]:
+def _weighted(route: Route) -> dict[str, Any]:
+    """Return a service's share of all requests."""
+    return {
+        "name": f"{route.name}-workers",
+        "weight": route.weight,
+        "typed_per_filter_config": _enabled(route),
+    }
+
+
+def _enabled(route: Route) -> dict[str, Any]:
+    """Return what lets a service's picker see the requests of a route, and these alone."""
+    per_route = {"@type": f"{TYPES}.extensions.filters.http.ext_proc.v3.ExtProcPerRoute", "overrides": {}}
+    return {f"picker-{route.name}": per_route}
+
+
+def _clusters(route: Route, *, checked: bool) -> list[dict[str, Any]]:
     http2 = {
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
             "@type": f"{TYPES}.extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -169,7 +215,11 @@ def _clusters(route: Route) -> list[dict[str, Any]]:
         }
     }
     found = [
-        {**_static(f"{route.name}-picker", (route.picker,)), "typed_extension_protocol_options": http2},
+        {
+            **_static(f"{route.name}-picker", (route.picker,)),
+            "typed_extension_protocol_options": http2,
+            **(_CHECKS if checked else {}),
+        },
         {
             "name": f"{route.name}-chosen",
             "type": "ORIGINAL_DST",

@@ -14,8 +14,10 @@ from aiohttp import web
 
 from weft_core.authority import http_url
 from weft_router.config import Flags
-from weft_router.config.gateway import load_gateway
+from weft_router.config.gateway import ApiAccess, KubernetesConfig, load_gateway
+from weft_router.gateway.kube_api import KubeApi
 from weft_router.gateway.service_source import ServiceSource
+from weft_router.gateway.service_watch import ServiceWatch
 from weft_router.roles.gateway import Gateway
 from weft_router.roles.gateway_setup import build_gateway
 from weft_router.roles.lifecycle import run_server
@@ -152,3 +154,17 @@ async def recorder(*, tls: ssl.SSLContext | None = None) -> AsyncIterator[Record
         yield made
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def watching(access: ApiAccess, **config: Any) -> AsyncIterator[ServiceWatch]:
+    """Run a gateway's watch on an API server."""
+    made = ServiceWatch(KubernetesConfig.model_validate(config), KubeApi(access))
+    tasks = [asyncio.get_running_loop().create_task(work) for work in made.work()]
+    try:
+        yield made
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await made.close()

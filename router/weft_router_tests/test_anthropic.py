@@ -5,9 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
-from weft_router.anthropic.reply import engine_error, message_of
+from weft_router.anthropic.reply import message_of
 from weft_router.anthropic.request import chat_of
-from weft_router.errors import ApiError, InvalidRequestError, NotFoundError
+from weft_router.errors import ApiError, InvalidRequestError, NotFoundError, engine_error
 from weft_router.rounds.message_writer import MessageStream
 
 USER = {"role": "user", "content": "hello"}
@@ -248,5 +248,22 @@ def test_errors_have_anthropics_form() -> None:
         "type": "error", "error": {"type": "not_found_error", "message": "no such model"},
     }  # fmt: skip
     assert orjson.loads(ApiError("x", status=502).message_body())["error"]["type"] == "api_error"
-    assert orjson.loads(engine_error(b'{"error":{"message":"bad"}}', 400))["error"]["message"] == "bad"
-    assert orjson.loads(engine_error(b"<html>", 500))["error"]["message"] == "<html>"
+    assert orjson.loads(engine_error(400, b'{"error":{"message":"bad"}}').message_body()) == {
+        "type": "error", "error": {"type": "invalid_request_error", "message": "bad"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"error":{"message":"bad","param":"n","code":"x"}}', ("bad", "n", "x")),
+        (b'{"object":"error","message":"bad","param":null,"code":400}', ("bad", None, None)),
+        (b'{"error":"bad"}', ("the engine refused the request with status 400", None, None)),
+        (b"[1]", ("the engine refused the request with status 400", None, None)),
+        (b"<html>", ("the engine refused the request with status 400", None, None)),
+    ],
+)
+def test_an_engines_error_keeps_its_message_field_and_code(body: bytes, expected: tuple[str, str, str]) -> None:
+    error = engine_error(400, body)
+    assert (error.message, error.param, error.code) == expected
+    assert (error.status, error.kind, engine_error(502, body).kind) == (400, "invalid_request_error", "server_error")

@@ -214,6 +214,24 @@ async def test_a_stream_that_is_generated_differently_ends_in_an_error(stack: St
     assert "d1" in {record.worker for record in stack.registry("c0").known("decode")}
 
 
+async def test_a_continued_stream_is_not_generated_again(stack: Stack) -> None:
+    """No engine has generated all that the client has of it, so nothing can be compared with another engine's."""
+    await stack.up(decode=3, prefill=0)
+    await prefer(stack, "d0", "d1")
+    stack.engines["d0"].script.die_at_token = 3
+    stack.engines["d1"].script.die_at_token = 2
+    stack.engines["d1"].script.tool_call = True
+    answer = await stack.chat(messages(0), stream=True, temperature=0)
+    assert answer.error is not None
+    assert (answer.error["code"], b"[DONE]" in answer.raw) == ("stream_interrupted", False)
+    assert answer.text == reply_text(prompt("chat", 0), LENGTH)[:3]
+    assert [stack.engines[name].died for name in ("d0", "d1")] == [1, 1]
+    assert not stack.engines["d2"].seen
+    outcomes = {how: await stack.count("weft_router_resumes_total", outcome=how) for how in ("resumed", "regenerated")}
+    assert outcomes == {"resumed": 1, "regenerated": 0}
+    assert await stack.count("weft_router_resumes_total", outcome="structure") == 1
+
+
 async def test_only_greedy_streams_go_on_where_the_service_wants_exact_ones(stack: Stack) -> None:
     stack.config = router_json(routing={"resume": "exact"})
     await stack.up(decode=2, prefill=0)

@@ -1,77 +1,22 @@
 """Endpoint pickers behind a real Envoy, whose requests go straight to decode workers, as a coordinator's do."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
 from weft_router_tests.conftest import RedisServer
 from weft_router_tests.envoy import BodyMode, Envoy, Route
-from weft_router_tests.stack import MODEL, Answer, Stack, free_port, proven, router_json, until
-from weft_router_tests.test_tls import write_pair
+from weft_router_tests.picker_kit import CHAT, USER, Behind, answers, picked, picker_process, shown
+from weft_router_tests.stack import MODEL, Stack, free_port, proven, router_json, until
 
 pytestmark = pytest.mark.component
 
-CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
-USER = {"role": "user", "content": "hello"}
 KEYED = {"Authorization": "Bearer key-of-a-client"}
-
-Behind = Callable[..., Any]
-
-
-@pytest.fixture
-async def behind(tmp_path: Path) -> AsyncIterator[Behind]:
-    """Give a function that puts an Envoy in front of services."""
-    made: list[Envoy] = []
-
-    async def start(*stacks: Stack, by_workers: bool = False, **config: Any) -> Envoy:
-        routes = [route_of(stack, by_workers=by_workers or len(stacks) > 1) for stack in stacks]
-        for route, weight in zip(routes, config.pop("weights", [1] * len(routes)), strict=True):
-            route.weight = weight
-        envoy = Envoy(tmp_path, routes, **config)
-        made.append(envoy)
-        await envoy.start()
-        return envoy
-
-    yield start
-    for envoy in made:
-        envoy.close()
-
-
-def shown(answer: Answer, name: str) -> str:
-    """Return a header of an answer; Envoy writes their names in lower case."""
-    return {key.lower(): value for key, value in answer.headers.items()}[name.lower()]
-
-
-def route_of(stack: Stack, *, by_workers: bool = False) -> Route:
-    """Return how an Envoy finds the processes of a service."""
-    found = stack.processes
-    grpc = next((p.settings for name, p in found.items() if name.startswith("e")), None)
-    workers = tuple(urlsplit(p.url).netloc for name, p in found.items() if name.startswith("d"))
-    return Route(
-        f"s{id(stack)}",
-        f"127.0.0.1:{grpc.port if grpc is not None else free_port()}",
-        coordinators=tuple(urlsplit(p.url).netloc for name, p in found.items() if name.startswith("c")),
-        workers=workers if by_workers else (),
-    )
-
-
-async def picked(stack: Stack, *, pickers: int = 1, coordinators: int = 0, keys: Path | None = None, **up: int) -> None:
-    """Start workers, endpoint pickers and coordinators."""
-    await stack.up(coordinators=coordinators, keys=keys, **up)
-    for i in range(pickers):
-        await stack.router("epp", f"e{i}", keys=keys)
-    decode, prefill = up.get("decode", 1), up.get("prefill", 1)
-    await stack.settle(decode=decode, prefill=prefill)
 
 
 @pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
@@ -328,28 +273,6 @@ async def test_without_a_picker_requests_are_refused(sidecars: Stack, behind: Be
     assert not sidecars.engines["d0"].seen
 
 
-@pytest.mark.parametrize("by_workers", [False, True])
-async def test_without_a_picker_requests_pass_where_they_may(sidecars: Stack, behind: Behind, by_workers: bool) -> None:
-    sidecars.config = router_json()
-    await sidecars.up(prefill=0)
-    sidecars.config = router_json(routing={"failOpenUrl": sidecars.front})
-    await sidecars.worker("decode", "d1")
-    await sidecars.settle(decode=2, prefill=0)
-    envoy = Envoy(sidecars.folder, [route_of(sidecars)], body_mode="BUFFERED", fail_open=True)
-    if by_workers:
-        envoy.routes[0].workers = (urlsplit(sidecars.processes["d1"].url).netloc,)
-    await envoy.start()
-    try:
-        for stream in (False, True):
-            answer = await sidecars.chat([USER], session="s", front=envoy.url, stream=stream)
-            assert answer.status == 200, answer.raw
-            assert answer.whole or not stream
-        refused = await sidecars.chat([USER], front=envoy.url, model="other")
-        assert (refused.status, refused.json["error"]["code"]) == (404, "model_not_found")
-    finally:
-        envoy.close()
-
-
 async def test_a_client_cannot_choose_the_destination(sidecars: Stack, behind: Behind) -> None:
     await picked(sidecars, prefill=0)
     envoy = await behind(sidecars)
@@ -399,118 +322,3 @@ async def test_a_picker_goes_on_without_redis(redis_stack: Stack, redis_server: 
         assert answer.status == 200, answer.raw
         if session == "s":
             assert shown(answer, "X-Weft-Worker") == shown(first, "X-Weft-Worker")
-
-
-async def test_a_canary_of_another_service_gets_its_share(tmp_path: Path, behind: Behind) -> None:
-    stacks = []
-    for name in ("stable", "canary"):
-        folder = tmp_path / name
-        folder.mkdir()
-        stacks.append(Stack(folder))
-    try:
-        for stack in stacks:
-            await picked(stack, prefill=0)
-        envoy = await behind(*stacks, weights=[80, 20])
-        for _ in range(60):
-            answer = await stacks[0].chat([USER], front=envoy.url)
-            assert answer.status == 200, answer.raw
-        served = [len(stack.engines["d0"].seen) for stack in stacks]
-        assert sum(served) == 60
-        assert served[0] > served[1] > 0
-    finally:
-        for stack in stacks:
-            await asyncio.wait_for(stack.close(), 15)
-
-
-async def test_health_is_told_by_grpc(sidecars: Stack) -> None:
-    import grpc
-
-    await sidecars.router("epp", "e0")
-    port = sidecars.processes["e0"].settings.port
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        check = channel.unary_unary("/grpc.health.v1.Health/Check")
-        assert await check(b"\x0a\x08liveness") == b"\x08\x01"
-        assert await check(b"") == b"\x08\x02", "no decode worker was ready yet"
-        await sidecars.worker("decode", "d0")
-
-        async def ready() -> bool:
-            return bool(await check(b"\x0a\x09readiness") == b"\x08\x01")
-
-        await until(ready)
-        with pytest.raises(grpc.aio.AioRpcError):
-            await check(b"\x0a\x05other")
-        async with aiohttp.ClientSession() as http, http.get(sidecars.processes["e0"].url + "/readyz") as response:
-            assert response.status == 200
-
-
-async def test_grpc_is_encrypted_by_the_certificate_of_the_front_door(sidecars: Stack, tmp_path: Path) -> None:
-    import grpc
-
-    certificate, key = write_pair(tmp_path, "picker.example.com")
-    sidecars.config["tls"] = {"certFile": str(certificate), "keyFile": str(key)}
-    await sidecars.router("epp", "e0")
-    where = f"127.0.0.1:{sidecars.processes['e0'].settings.port}"
-    names = [("grpc.ssl_target_name_override", "picker.example.com")]
-    trusted = grpc.ssl_channel_credentials(certificate.read_bytes())
-    async with grpc.aio.secure_channel(where, trusted, options=names) as channel:
-        assert await channel.unary_unary("/grpc.health.v1.Health/Check")(b"\x0a\x08liveness") == b"\x08\x01"
-    renewed, renewed_key = write_pair(tmp_path, "renewed.example.com")
-    certificate.write_bytes(renewed.read_bytes())
-    key.write_bytes(renewed_key.read_bytes())
-    names = [("grpc.ssl_target_name_override", "renewed.example.com")]
-    trusted = grpc.ssl_channel_credentials(renewed.read_bytes())
-    async with grpc.aio.secure_channel(where, trusted, options=names) as channel:
-        assert await channel.unary_unary("/grpc.health.v1.Health/Check")(b"\x0a\x08liveness") == b"\x08\x01"
-
-
-async def answers(stack: Stack, port: int) -> bool:
-    """Return whether a process is ready."""
-    try:
-        async with stack.http.get(f"http://127.0.0.1:{port}/readyz") as response:
-            return response.status == 200
-    except aiohttp.ClientError:
-        return False
-
-
-def picker_process(stack: Stack, port: int, health: int, *more: str) -> "subprocess.Popen[bytes]":
-    """Start an endpoint picker by the command line."""
-    config = next(stack.folder.glob("decode-d0-*.json"))
-    command = [sys.executable, "-m", "weft_router", "--role", "epp", "--config", str(config), "--drain-seconds", "20"]
-    command += ["--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health}", *more]
-    env = {**os.environ, "WEFT_TOKEN_FILE": str(stack.folder / "token"), "WEFT_REDIS_URL": stack.redis_url}
-    with (stack.folder / "picker.log").open("wb") as log:
-        return subprocess.Popen(command, env=env, stdout=log, stderr=log)
-
-
-@pytest.mark.parametrize("processes", ["1", "2"])
-async def test_a_picker_process_finishes_its_streams_before_it_ends(redis_stack: Stack, processes: str) -> None:
-    await redis_stack.up(coordinators=0, prefill=0)
-    engine = redis_stack.engines["d0"]
-    engine.script.gap_s = 0.1
-    engine.script.length = 20
-    port, health = free_port(), free_port()
-    picker = picker_process(redis_stack, port, health, "--processes", processes)
-    envoy = Envoy(redis_stack.folder, [Route("svc", f"127.0.0.1:{port}")])
-    try:
-        await until(lambda: answers(redis_stack, health), seconds=60)
-        await envoy.start()
-        body = {"model": MODEL, "messages": [USER], "stream": True, "max_tokens": 20}
-        async with redis_stack.http.post(envoy.url + CHAT, json=body) as response:
-            assert response.status == 200
-            await response.content.readuntil(b"\n\n")
-            picker.send_signal(signal.SIGTERM)
-            rest = await response.read()
-        assert rest.endswith(b"data: [DONE]\n\n")
-        assert await asyncio.to_thread(picker.wait, 30) == 0
-    finally:
-        envoy.close()
-        picker.kill()
-        picker.wait()
-
-
-def test_other_roles_load_no_grpc() -> None:
-    code = (
-        "import sys, weft_router.process; print([name for name in ('grpc', 'envoy', 'google') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

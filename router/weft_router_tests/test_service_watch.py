@@ -1,8 +1,7 @@
 """The services of a cluster: read in pages, followed event by event, and kept while the API server is away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from weft_router.gateway import service_watch
 from weft_router.gateway.kube_api import KubeApi
 from weft_router.gateway.served_service import ServedService, service_of
 from weft_router.gateway.service_watch import ServiceWatch
-from weft_router_tests.gateway_kit import gateway
+from weft_router_tests.gateway_kit import gateway, watching
 from weft_router_tests.kube_services import KubeServices, kube_services, service
 from weft_router_tests.stack import Stack, is_so, router_json, until
 
@@ -25,20 +24,6 @@ pytestmark = pytest.mark.component
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have failures tried again soon."""
     monkeypatch.setattr(service_watch, "RETRY_S", 0.02)
-
-
-@asynccontextmanager
-async def watching(kube: KubeServices, **config: Any) -> AsyncIterator[ServiceWatch]:
-    """Run a watch."""
-    made = ServiceWatch(KubernetesConfig.model_validate(config), KubeApi(kube.access()))
-    tasks = [asyncio.get_running_loop().create_task(work) for work in made.work()]
-    try:
-        yield made
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        await made.close()
 
 
 async def knows(watch: ServiceWatch, *keys: str) -> None:
@@ -53,7 +38,7 @@ def lists(kube: KubeServices) -> int:
 
 async def test_services_are_listed_in_pages_and_followed(tmp_path: Path) -> None:
     many = [service(f"s{i}", f"ns{i}") for i in range(5)]
-    async with kube_services(tmp_path, *many) as kube, watching(kube) as watch:
+    async with kube_services(tmp_path, *many) as kube, watching(kube.access()) as watch:
         changes: list[int] = []
         watch.on_change = lambda: changes.append(len(list(watch.services())))
         assert not watch.listed
@@ -72,7 +57,7 @@ async def test_services_are_listed_in_pages_and_followed(tmp_path: Path) -> None
 
 
 async def test_a_changed_status_changes_nothing(tmp_path: Path) -> None:
-    async with kube_services(tmp_path, service("a")) as kube, watching(kube) as watch:
+    async with kube_services(tmp_path, service("a")) as kube, watching(kube.access()) as watch:
         await knows(watch, "team-a/a")
         changes: list[bool] = []
         watch.on_change = lambda: changes.append(True)
@@ -84,7 +69,7 @@ async def test_a_changed_status_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_the_last_known_services_stay_while_the_api_server_is_away(tmp_path: Path) -> None:
-    async with kube_services(tmp_path, service("a")) as kube, watching(kube) as watch:
+    async with kube_services(tmp_path, service("a")) as kube, watching(kube.access()) as watch:
         await knows(watch, "team-a/a")
         await kube.stop()
         kube.put(service("b"))
@@ -97,7 +82,7 @@ async def test_the_last_known_services_stay_while_the_api_server_is_away(tmp_pat
 
 
 async def test_a_version_that_is_too_old_is_listed_again(tmp_path: Path) -> None:
-    async with kube_services(tmp_path, service("a")) as kube, watching(kube) as watch:
+    async with kube_services(tmp_path, service("a")) as kube, watching(kube.access()) as watch:
         await knows(watch, "team-a/a")
         await kube.stop()
         kube.drop("a")
@@ -113,7 +98,7 @@ async def test_a_version_that_is_too_old_is_listed_again(tmp_path: Path) -> None
 
 
 async def test_events_of_another_form_are_no_end(tmp_path: Path) -> None:
-    async with kube_services(tmp_path, service("a")) as kube, watching(kube) as watch:
+    async with kube_services(tmp_path, service("a")) as kube, watching(kube.access()) as watch:
         await knows(watch, "team-a/a")
         kube.tell({"type": "ADDED", "object": {}})
         kube.put(service("b"))
@@ -128,7 +113,7 @@ async def test_events_of_another_form_are_no_end(tmp_path: Path) -> None:
 async def test_each_namespace_is_watched_by_itself_with_the_selector_and_the_token_of_now(tmp_path: Path) -> None:
     some = (service("a", "team-a"), service("b", "team-b"), service("c", "team-c"))
     chosen = {"namespaces": ["team-a", "team-b"], "selector": "team=search,!old"}
-    async with kube_services(tmp_path, *some) as kube, watching(kube, **chosen) as watch:
+    async with kube_services(tmp_path, *some) as kube, watching(kube.access(), **chosen) as watch:
         await knows(watch, "team-a/a", "team-b/b")
         assert {path for path, _, _ in kube.asked} == {
             f"/apis/weft.dev/v1alpha1/namespaces/{name}/disagginferenceservices" for name in ("team-a", "team-b")
@@ -147,7 +132,7 @@ async def test_without_rights_or_token_nothing_is_listed_and_that_mends_itself(
 ) -> None:
     async with kube_services(tmp_path, service("a")) as kube:
         kube.status = 403
-        async with watching(kube) as watch:
+        async with watching(kube.access()) as watch:
             await until(
                 lambda: is_so("answered 403: not allowed" in str([vars(r).get("error") for r in caplog.records]))
             )

@@ -28,7 +28,7 @@ from weft_operator.rollout.replica_targets import scale_actions
 from weft_operator.status.results import WorkersResult
 from weft_operator.workers.group_views import leaving_of, lost_of, rows_of, states_of
 from weft_operator.workers.groups import component_of, is_legacy
-from weft_operator.workers.readiness import CoordinatorState, coordinator_state
+from weft_operator.workers.readiness import CoordinatorState, PickerState, coordinator_state, picker_state
 
 _OF_GATEWAYS = (HTTP_ROUTE[1], INFERENCE_POOL[1])
 PRUNABLE = (
@@ -55,25 +55,38 @@ def workers_result(
     return WorkersResult(
         states=states,
         groups=rows_of(wanted, views, states),
-        coordinator=_fronts(ctx, rollout.rendering, applied),
+        coordinator=_coordinator(ctx, rollout.rendering, applied),
+        picker=_picker(ctx, rollout.rendering, applied),
         lost=() if all(state.ready for state in states) else lost_of(views),
         leaving=leaving_of(wanted, views),
         failure=applied.failure or (None if refused is None else ConditionValue("False", *refused)) or refusal,
     )
 
 
-def _fronts(ctx: ReconcileContext, rendering: Rendering, applied: Applied) -> CoordinatorState:
-    """Return the state of coordinators, and of endpoint pickers where there are any."""
+def _coordinator(ctx: ReconcileContext, rendering: Rendering, applied: Applied) -> CoordinatorState:
+    """Return the state of the coordinators."""
+    name = rendering.name()
+    pods = _pods(ctx, "coordinator")
+    return coordinator_state(ctx.observed.named("Deployment", name), pods, changed=_is_changed(applied, name))
 
-    def state(name: str, component: str) -> CoordinatorState:
-        return coordinator_state(
-            ctx.observed.named("Deployment", name),
-            [pod for pod in ctx.observed.pods if labels_of(pod).get(COMPONENT_LABEL) == component],
-            changed=any(item.kind == "Deployment" and item.name == name for item in applied.changed),
-        )
 
-    found = state(rendering.name(), "coordinator")
-    return found.beside(state(rendering.name(PICKER_COMPONENT), PICKER_COMPONENT)) if rendering.picked else found
+def _picker(ctx: ReconcileContext, rendering: Rendering, applied: Applied) -> PickerState | None:
+    """Return the state of the endpoint pickers; None where there are none."""
+    if not rendering.picked:
+        return None
+    name = rendering.name(PICKER_COMPONENT)
+    pods = _pods(ctx, PICKER_COMPONENT)
+    return picker_state(ctx.observed.named("Deployment", name), pods, changed=_is_changed(applied, name))
+
+
+def _pods(ctx: ReconcileContext, component: str) -> list[Manifest]:
+    """Return the pods of a component."""
+    return [pod for pod in ctx.observed.pods if labels_of(pod).get(COMPONENT_LABEL) == component]
+
+
+def _is_changed(applied: Applied, name: str) -> bool:
+    """Return whether a Deployment was just changed."""
+    return any(item.kind == "Deployment" and item.name == name for item in applied.changed)
 
 
 def _object_actions(rendering: Rendering, observed: Observed, *, token: bytes) -> tuple[Action, ...]:

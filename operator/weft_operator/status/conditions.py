@@ -9,7 +9,7 @@ from weft_core.durations import format_seconds
 from weft_core.layouts import Role, duties_of, role_letters
 from weft_core.plan import Plan
 from weft_operator.api.conditions import ConditionValue, Truth
-from weft_operator.api.objects import ServiceKey
+from weft_operator.api.objects import PICKER_COMPONENT, ServiceKey
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.observation import STARTING, AvailabilityReason
 from weft_operator.metrics.status_figures import SloReason, figures, moved, slo_reason
@@ -23,7 +23,7 @@ from weft_operator.status.plan_status import plan_status, proposed_status
 from weft_operator.status.predictions import cost_model_fresh, slo_feasible
 from weft_operator.status.reasons.catalogue import CONDITIONS, REASONS, ConditionType
 from weft_operator.status.results import ServiceResult
-from weft_operator.workers.readiness import WorkerState
+from weft_operator.workers.readiness import PickerState, WorkerState
 
 ABOUT_WORKERS: tuple[ConditionType, ...] = ("Ready", "SLOFeasible", "CostModelFresh")
 """Conditions about the running workers and their plan."""
@@ -108,7 +108,7 @@ _NO_WORKER: Mapping[Role, str] = {"prefill": "NoPrefillWorker", "decode": "NoDec
 
 
 def ready(result: ServiceResult) -> ConditionValue:
-    """Return the condition Ready: True only when the coordinator and every planned worker are ready."""
+    """Return the condition Ready: True only when coordinator, endpoint pickers and every planned worker are ready."""
     if result.plan.record is None:
         return ConditionValue("False", "NotPlanned", f"no plan yet: {result.plan.planned.message}")
     if result.weights.missing and not result.workers.groups:
@@ -131,6 +131,8 @@ def ready(result: ServiceResult) -> ConditionValue:
             return ConditionValue("False", reason, f"0 of {len(of_role)} {role} workers are ready{_trouble(of_role)}")
     if not result.workers.coordinator.available:
         return _no_coordinator(result)
+    if result.workers.picker is not None and not result.workers.picker.available:
+        return _no_picker(result.key, result.plan.record.spec, result.workers.picker)
     summary = "the plan before" if given_up else plan_summary(result.plan.record.plan)
     if shared:
         summary = f"the plan before and of the canary of {summary}"
@@ -150,6 +152,8 @@ def _at_zero(result: ServiceResult, record: PlanRecord, since: datetime) -> Cond
     """Return Ready of a service at zero: True, because the coordinator holds requests until workers are ready."""
     if not result.workers.coordinator.available:
         return _no_coordinator(result)
+    if result.workers.picker is not None and not result.workers.picker.available:
+        return _no_picker(result.key, record.spec, result.workers.picker)
     if result.plan.demand_unknown:
         return ConditionValue(
             "False",
@@ -171,6 +175,17 @@ def _no_coordinator(result: ServiceResult) -> ConditionValue:
     more = f"; {result.workers.coordinator.trouble}" if result.workers.coordinator.trouble else ""
     return ConditionValue(
         "False", "CoordinatorNotReady", f"no coordinator pod of the newest template is available{more}"
+    )
+
+
+def _no_picker(key: ServiceKey, spec: DisaggInferenceServiceSpec, picker: PickerState) -> ConditionValue:
+    more = f"; {picker.trouble}" if picker.trouble else ""
+    opens = spec.gateway is not None and spec.gateway.failure_mode == "FailOpen"
+    meanwhile = "sends requests to any worker, which passes them on to the coordinator" if opens else "refuses requests"
+    return ConditionValue(
+        "False",
+        "EndpointPickerNotReady",
+        f"no pod of Deployment {key.name}-{PICKER_COMPONENT} is available, so the gateway {meanwhile}{more}",
     )
 
 
@@ -212,9 +227,9 @@ def progressing(result: ServiceResult) -> ConditionValue:
             "True", "RollingOut", f"removing workers: {', '.join(result.workers.leaving[:5])}{_step(result)}"
         )
     if not result.workers.coordinator.rolled_out:
-        return ConditionValue(
-            "True", "RollingOut", f"{result.workers.coordinator.starting} pods are starting or being replaced"
-        )
+        return ConditionValue("True", "RollingOut", "coordinator pods are starting or being replaced")
+    if result.workers.picker is not None and not result.workers.picker.rolled_out:
+        return ConditionValue("True", "RollingOut", "endpoint picker pods are starting or being replaced")
     if _replanning(result):
         return ConditionValue("True", "WaitingForPlan", "the planner is at work; workers of the last plan keep running")
     return ConditionValue("False", "UpToDate", f"plan {result.plan.record.plan.revision} is rolled out")

@@ -32,7 +32,8 @@ QUIET_REASONS = frozenset(
 """Reasons that are only steps on the way: they are in the conditions, not worth an event."""
 
 _WARNINGS = frozenset(
-    {"CanaryFailed", "Degraded", "CoordinatorNotReady", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
+    {"CanaryFailed", "Degraded", "NoPrefillWorker", "NoDecodeWorker", "Unschedulable", "Missed"}
+    | {"CoordinatorNotReady", "EndpointPickerNotReady"}
     | {"ApplyFailed", "WaitingForDeletion", "KindMissing", "NameTaken", "RedisUserRefused", "RightMissing"}
     | {"ApprovalStale", "ReplanFailed", "RollbackRevisionNotFound", "RollbackRefused", "DemandUnknown"}
     | {

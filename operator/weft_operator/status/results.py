@@ -13,7 +13,7 @@ from weft_operator.metrics.observation import Observation
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.replanning.drift import DetectedDrift
 from weft_operator.rollout.advance import RolloutStep
-from weft_operator.workers.readiness import CoordinatorState, WorkerState
+from weft_operator.workers.readiness import CoordinatorState, PickerState, WorkerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,8 @@ class WorkersResult:
     groups: Sequence[Mapping[str, Any]] = ()
     """``status.groups``."""
     coordinator: CoordinatorState = field(default_factory=lambda: CoordinatorState(available=False, rolled_out=False))
+    picker: PickerState | None = None
+    """None without endpoint pickers."""
     lost: tuple[str, ...] = ()
     leaving: tuple[str, ...] = ()
     """Workers that drain or terminate."""

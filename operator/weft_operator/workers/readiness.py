@@ -1,7 +1,7 @@
 """Readiness of workers and coordinators at the newest template, and why others are not ready."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from weft_operator.api.objects import (
@@ -23,6 +23,8 @@ RESTARTED_AT_ANNOTATION = "kubectl.kubernetes.io/restartedAt"
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PULL_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName"})
+_ROLLED_OUT = "NewReplicaSetAvailable"
+"""The reason of a Deployment's condition Progressing once all pods of a template were available."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,16 @@ class CoordinatorState:
     available: bool
     rolled_out: bool
     trouble: str = ""
-    starting: str = "coordinator"
-    """Which pods are not all there yet: those of coordinators, or of endpoint pickers."""
 
-    def beside(self, picker: "CoordinatorState") -> "CoordinatorState":
-        """Return the state with endpoint pickers: requests are served without them, but the rollout waits for them."""
-        if not self.rolled_out or picker.rolled_out:
-            return self
-        return replace(self, rolled_out=False, trouble=picker.trouble, starting="endpoint picker")
+
+@dataclass(frozen=True, slots=True)
+class PickerState:
+    """The endpoint pickers: whether one answers the gateway, and whether all do with the newest template."""
+
+    available: bool
+    """True, too, while they start without trouble."""
+    rolled_out: bool
+    trouble: str = ""
 
 
 def worker_states(
@@ -110,6 +114,20 @@ def coordinator_state(deployment: Manifest | None, pods: Sequence[Manifest], *, 
     )
 
 
+def picker_state(deployment: Manifest | None, pods: Sequence[Manifest], *, changed: bool) -> PickerState:
+    """Return the state of the endpoint pickers' Deployment; ``changed`` when its spec was just changed.
+
+    Any template's pod answers the gateway. Pods that start are no trouble until one cannot start, or the Deployment's
+    deadline has passed; pods that were available and are no longer are.
+    """
+    trouble = _trouble(pods)[0]
+    rolled_out = coordinator_state(deployment, pods, changed=changed).rolled_out
+    if deployment is not None and int((deployment.get("status") or {}).get("availableReplicas", 0)) >= 1:
+        return PickerState(available=True, rolled_out=rolled_out, trouble=trouble)
+    starting = deployment is None or changed or not is_current(deployment) or _is_progressing(deployment)
+    return PickerState(available=starting and not trouble, rolled_out=rolled_out, trouble=trouble)
+
+
 def stuck_workers(statefulsets: Sequence[Manifest], pods: Sequence[Manifest]) -> frozenset[str]:
     """Return the workers whose pod has an old template and is not ready: their StatefulSet never replaces it.
 
@@ -137,6 +155,12 @@ def is_current(manifest: Mapping[str, Any]) -> bool:
     """Return whether the object's controller has observed its newest generation."""
     seen = (manifest.get("status") or {}).get("observedGeneration", 0)
     return int(seen) >= int(manifest["metadata"].get("generation", 0)) and not is_terminating(manifest)
+
+
+def _is_progressing(deployment: Manifest) -> bool:
+    """Return whether the newest template of a Deployment is still being rolled out, within the time for that."""
+    found = condition_of(deployment, "Progressing")
+    return found is None or (found.get("status") == "True" and found.get("reason") != _ROLLED_OUT)
 
 
 def is_outdated(pod: Mapping[str, Any], statefulset: Mapping[str, Any]) -> bool:

@@ -4,7 +4,6 @@ from typing import Any, Final, cast
 
 import orjson
 
-from weft_router.errors import message_error
 from weft_router.openai.body import Json
 
 _REASONS: Final = {
@@ -106,13 +105,3 @@ def _arguments(text: object) -> object:
         return orjson.loads(cast(str, text) or "{}")
     except (orjson.JSONDecodeError, TypeError):
         return {"": text}
-
-
-def engine_error(raw: bytes, status: int) -> bytes:
-    """Return an engine's own error in this form; its words stay."""
-    try:
-        given = orjson.loads(raw)
-        message = given["error"]["message"] if isinstance(given.get("error"), dict) else given["message"]
-    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
-        message = raw[:1024].decode("utf-8", "replace")
-    return message_error(str(message), status)

@@ -72,7 +72,8 @@ class ProxyRequest:
         self._answer = AnswerWriter(emit, most=host.wire.max_body)
         self._transport = ProxyTransport(self._answer, host.budget, shed=self._shed)
         self._modes = Modes()
-        self._subset: frozenset[str] | None = None
+        self.subset: frozenset[str] | None = None
+        """The endpoints that the proxy allows; None where it allows all."""
         self._fields: Fields = ()
         self._request: Request | None = None
         """The request while it is not whole."""
@@ -96,7 +97,7 @@ class ProxyRequest:
         if message.modes is not None:
             self._modes = message.modes
         if message.subset is not None:
-            self._subset = message.subset
+            self.subset = message.subset
         if part.side == "response":
             self._response(part)
         elif isinstance(part, HeadersPart):
@@ -129,7 +130,7 @@ class ProxyRequest:
 
     def takes(self, endpoint: str) -> bool:
         """Return whether the proxy can reach an endpoint."""
-        return self._subset is None or endpoint in self._subset
+        return self.subset is None or endpoint in self.subset
 
     def send(self, endpoint: str, fields: Fields, body: bytes, relayed: RelayedResponse) -> None:
         """Have the proxy send a request to an endpoint; ``relayed`` takes the answer."""

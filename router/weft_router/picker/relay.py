@@ -15,6 +15,7 @@ from weft_router.picker.proxy_request import ProxyRequests
 from weft_router.roles.prompt_list import PromptWriter
 from weft_router.roles.relay import Relay, RelayedResponse, sidecar_message
 from weft_router.rounds.regeneration_writer import RegenerationWriter
+from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.telemetry.metrics import Metrics
 
@@ -34,6 +35,11 @@ class ProxiedRelay(Relay):
         super().__init__(settings.config, adapter=adapter, pool=pool, metrics=metrics)
         self._requests = requests
         self._key = derive(settings.token, KEY_PURPOSE)
+
+    def endpoints(self, writer: ResponseWriter) -> frozenset[str] | None:
+        """Return the endpoints that the proxy allows for a request; None where it allows all."""
+        proxied = self._requests.get(writer.exchange)
+        return None if proxied is None else proxied.subset
 
     def _send(self, record: WorkerRecord, request: RoundRequest, relayed: RelayedResponse) -> None:
         """Send a request to a worker; its answer goes where ``relayed`` takes it.

@@ -43,6 +43,9 @@ POLL_S = 0.05
 class DecodeClient(Protocol):
     """The way to decode workers: over HTTP to their sidecars, or to workers of this very process."""
 
+    def endpoints(self, writer: ResponseWriter) -> frozenset[str] | None:
+        """Return the addresses of the only workers that may serve a request; None where all may."""
+
     async def serve(self, record: WorkerRecord, request: RoundRequest, writer: ResponseWriter) -> None:
         """Serve a round; raise UpstreamFailedError before its first byte, StreamBrokenError after it, or ApiError."""
 
@@ -77,6 +80,7 @@ class Failover:
     async def serve(self, request: RoundRequest, writer: ResponseWriter) -> None:
         """Serve by the bound worker; as long as nothing reached the client, a lost worker is replaced unseen."""
         tried: frozenset[str] = frozenset()
+        endpoints = self._workers.endpoints(writer)
         failure: UpstreamFailedError | None = None
         failed_engines = 0
         broken = ""
@@ -92,8 +96,9 @@ class Failover:
                 if retry is not None:
                     retry.over()
                 retry = await self._retries.enter(request.tenant) if suspect and not writer.headers_sent else None
+                avoid = tried if endpoints is None else tried | self._outside(endpoints)
                 record = await self._take(
-                    request, tried, wait_s=RESUME_WAIT_S if writer.headers_sent else 0.0, retry=retry
+                    request, avoid, wait_s=RESUME_WAIT_S if writer.headers_sent else 0.0, retry=retry
                 )
                 if record is None:
                     break
@@ -182,6 +187,11 @@ class Failover:
             kind="server_error",
             code="worker_failed",
         )
+
+    def _outside(self, endpoints: frozenset[str]) -> frozenset[str]:
+        """Return the workers that have none of these addresses."""
+        known = self._registry.known("decode")
+        return frozenset({record.worker for record in known if record.url.removeprefix("http://") not in endpoints})
 
     def _died(self, request: RoundRequest, reason: str, retry: CrashRetry | None) -> bool:
         """Return whether a request is not sent again, as its engine ended and it was the reason, or saw that before."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from weft_router.errors import ApiError, InvalidRequestError
+from weft_router.errors import ApiError, InvalidRequestError, engine_error
 from weft_router.http.exchange import Exchange, PausableSource
 from weft_router.http.sse import EventSplitter, payload
 from weft_router.limits.admission import AdmissionPermit
@@ -115,7 +115,7 @@ class PromptList:
             ApiError: an engine refused a prompt, or the answers together are too long.
         """
         if status != 200:
-            raise _engine_error(status, body)
+            raise engine_error(status, body)
         self._room -= len(body)
         if self._room < 0:
             raise ApiError("the answers to all prompts are too long together; send fewer prompts", status=502)
@@ -128,7 +128,7 @@ class PromptList:
             return
         event: dict[str, Any] = orjson.loads(data)
         if "error" in event or self._failure is not None:
-            self._failure = self._failure or _engine_error(502, data)
+            self._failure = self._failure or engine_error(502, data)
             return
         if self._head is None:
             self._head = {name: event.get(name) for name in ("id", "object", "created", "model")}
@@ -205,13 +205,3 @@ class PromptWriter(ResponseWriter):
     def set_source(self, source: PausableSource | None) -> None:
         """Set the source that is paused while the client does not read."""
         self._list.set_source(self._place, source)
-
-
-def _engine_error(status: int, body: bytes) -> ApiError:
-    """Return an engine's refusal of one prompt as that of the request."""
-    try:
-        given = orjson.loads(body)
-        error = given["error"] if isinstance(given.get("error"), dict) else given
-        return ApiError(str(error["message"]), status=status, param=error.get("param"), code=error.get("code"))
-    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
-        return ApiError("the engine refused one of the prompts", status=status)

@@ -67,6 +67,11 @@ class Relay:
         self._kinds = resume_kinds(adapter)
         self._pool = pool
 
+    def endpoints(self, writer: ResponseWriter) -> frozenset[str] | None:
+        """Return the addresses of the only workers that may serve a request; None where all may."""
+        del writer
+        return None
+
     async def serve(self, record: WorkerRecord, request: RoundRequest, writer: ResponseWriter) -> None:
         """Serve a request by one worker.
 

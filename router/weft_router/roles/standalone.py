@@ -124,6 +124,11 @@ class Standalone(FrontApp):
         for role in WORKER_ROLES:
             self._metrics.role.labels(role).set(roles.count(role))
 
+    def endpoints(self, writer: ResponseWriter) -> frozenset[str] | None:
+        """Return the addresses of the only workers that may serve a request; None where all may."""
+        del writer
+        return None
+
     async def serve(self, record: WorkerRecord, request: RoundRequest, writer: ResponseWriter) -> None:
         """Serve a round by a decode worker of this process."""
         try:

@@ -7,10 +7,9 @@ from typing import cast
 import orjson
 
 from weft_core.heartbeat import WorkerRecord
-from weft_router.anthropic.reply import engine_error
 from weft_router.anthropic.request import chat_of
 from weft_router.config import RouterConfig
-from weft_router.errors import ApiError, InvalidRequestError, UpstreamFailedError
+from weft_router.errors import ApiError, InvalidRequestError, UpstreamFailedError, engine_error
 from weft_router.http.exchange import Exchange
 from weft_router.limits.admission import AdmissionPermit
 from weft_router.openai.answers import adapter_missing, not_ready
@@ -59,7 +58,7 @@ class TokenizeEndpoint:
         """
         status, reply = await self._count(exchange, _tokenized)
         if status != 200:
-            exchange.reply(status, engine_error(reply, status))
+            exchange.reply(status, engine_error(status, reply).message_body())
             return
         exchange.reply(200, orjson.dumps({"input_tokens": orjson.loads(reply)["count"]}))
 

@@ -24,6 +24,7 @@ from weft_router.errors import (
     StreamBrokenError,
     UnavailableError,
     UpstreamFailedError,
+    engine_error,
 )
 from weft_router.openai.answers import not_ready
 from weft_router.openai.identity import scope_of
@@ -36,7 +37,7 @@ from weft_router.rounds.dual_dispatch import DualDispatch
 from weft_router.rounds.hedged_prefill import HedgedPrefill
 from weft_router.rounds.kv_proof import KvProof
 from weft_router.rounds.prefill_slicer import PrefillSlicer
-from weft_router.rounds.remote_prefill import RemotePrefill, engine_error
+from weft_router.rounds.remote_prefill import RemotePrefill
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.routing.fresh_queues import FreshQueues
@@ -229,7 +230,7 @@ class DecodeService:
                 self._superseded(rnd.prefix_match.handle)
             await self._answer(writer, rnd, prefilled, chunked=decision.chunked and not rnd.cached_here)
         except EngineAnsweredError as answered:
-            raise engine_error(answered) from answered
+            raise engine_error(answered.status, answered.body) from answered
         except UpstreamFailedError as error:
             raise decode_leg_error(error) from error
         except EngineDiedError as death:

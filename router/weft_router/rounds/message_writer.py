@@ -4,8 +4,8 @@ from typing import Any, Final, cast
 
 import orjson
 
-from weft_router.anthropic.reply import engine_error, message_id, message_of, stop_of, thoughts_of, usage_of
-from weft_router.errors import ApiError, message_error
+from weft_router.anthropic.reply import message_id, message_of, stop_of, thoughts_of, usage_of
+from weft_router.errors import ApiError, engine_error, message_error
 from weft_router.http.exchange import Exchange
 from weft_router.http.sse import EventSplitter, payload
 from weft_router.limits.admission import AdmissionPermit
@@ -156,7 +156,7 @@ class MessageWriter(ResponseWriter):
         """Write a whole answer, or an engine's error, always as JSON."""
         del content_type
         if status != 200:
-            super().whole(status, engine_error(body, status), lines)
+            super().whole(status, engine_error(status, body).message_body(), lines)
             return
         try:
             made = message_of(body)

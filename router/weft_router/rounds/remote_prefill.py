@@ -4,9 +4,6 @@ import asyncio
 import logging
 import math
 from time import monotonic
-from typing import cast
-
-import orjson
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.finish import remote_work
@@ -23,7 +20,6 @@ from weft_router.errors import (
     UpstreamFailedError,
     faults_request,
 )
-from weft_router.openai.body import Json
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.sessions.kv_releaser import KvReleaser
 from weft_router.sessions.round import PrefilledKv, Round
@@ -275,19 +271,3 @@ def _lost(error: UpstreamFailedError) -> ApiError:
         code="prefill_failed",
         retry_after_s=1,
     )
-
-
-def engine_error(answered: EngineAnsweredError) -> ApiError:
-    """Return an engine's refusal in OpenAI's error form, keeping its message and field when it has them."""
-    message, param, code = f"the engine refused the request with status {answered.status}", None, None
-    try:
-        body: object = orjson.loads(answered.body)
-    except orjson.JSONDecodeError:
-        body = None
-    if isinstance(body, dict):
-        inner = cast(Json, body["error"]) if isinstance(body.get("error"), dict) else cast(Json, body)
-        message = str(inner.get("message") or message)
-        param = str(inner["param"]) if isinstance(inner.get("param"), str) else None
-        code = str(inner["code"]) if isinstance(inner.get("code"), str) else None
-    kind = "invalid_request_error" if answered.status < 500 else "server_error"
-    return ApiError(message, status=answered.status, kind=kind, param=param, code=code)

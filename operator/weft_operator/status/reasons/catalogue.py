@@ -49,7 +49,7 @@ optional: see ``MEANING``."""
 
 MEANING: Mapping[ConditionType, str] = {
     "Planned": "A plan for the current spec is active.",
-    "Ready": "The coordinator and all planned workers are ready at the newest template: requests are served.",
+    "Ready": "The coordinator and all planned workers are ready at the newest template, and endpoint pickers, if any.",
     "Progressing": "Workers are being created, replaced or removed.",
     "Drained": "Every removed worker has migrated its sessions and is gone.",
     "SLOFeasible": "The active plan should meet the SLO at the traffic that it was made for.",

@@ -21,7 +21,7 @@ KIND_MISSING = Reason(
 
 READY: Mapping[str, Reason] = MappingProxyType(
     {
-        "Serving": Reason("The coordinator and every planned worker are ready."),
+        "Serving": Reason("The coordinator and every planned worker are ready, and endpoint pickers, if any."),
         "Degraded": Reason(
             "Requests are served, but not by all planned workers at the newest template.",
             "Wait while Progressing is True; else see the message for the workers that are missing.",
@@ -31,6 +31,12 @@ READY: Mapping[str, Reason] = MappingProxyType(
             "No coordinator pod is available.",
             "See `kubectl describe deployment NAME`, with the service's name.",
             cause="Its image cannot be pulled, its configuration is refused, or no node has room.",
+        ),
+        "EndpointPickerNotReady": Reason(
+            "No endpoint picker is available. Requests to the service's own address are served; what the gateway does "
+            "with others depends on `gateway.failureMode`, and the message says it.",
+            "See `kubectl describe deployment NAME-picker`, with the service's name, and the log of its pods.",
+            cause="The image cannot be pulled, the configuration is refused, no node has room, or the pods end.",
         ),
         "ModelNotReady": Reason(
             "No worker runs, because the weights are not downloaded yet.",
@@ -67,7 +73,7 @@ PROGRESSING: Mapping[str, Reason] = MappingProxyType(
     {
         "UpToDate": Reason("Every object is in its desired state."),
         "RollingOut": Reason(
-            "Workers or coordinators are starting or being replaced.",
+            "Workers, coordinators or endpoint pickers are starting or being replaced.",
             cause="The plan, the engine or the configuration changed.",
         ),
         "ReplacingWorkers": Reason(
