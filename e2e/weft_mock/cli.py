@@ -10,6 +10,7 @@ import click
 from weft_cli.degree import DEGREE
 from weft_core.authority import split_authority
 from weft_core.cost import CostProfileError
+from weft_core.kv_tiers import KVTier, tier_from_text
 from weft_core.parallelism import Degree
 
 Role = Literal["prefill", "decode", "both"]
@@ -82,6 +83,13 @@ class _ListCommand(click.Command):
 )
 @click.option("--kv-capacity", type=int, default=0, help="KV cache in tokens (default: the profile's).")
 @click.option("--block-size", type=int, default=16, show_default=True, help="Tokens of a KV block.")
+@click.option(
+    "--kv-tier",
+    "kv_tiers",
+    multiple=True,
+    metavar="NAME:BYTES[:BYTES_PER_S[:LATENCY_S]]",
+    help="Memory below the GPUs' that keeps KV, such as cpu:2e11:25e9; cpu, disk, remote, once each in this order.",
+)
 @click.option("--chunk", type=int, help="Most tokens of a step, decodes first (default: a prefill alone).")
 @click.option(
     "--max-model-len", type=int, default=0, help="Longest prompt with answer (default: 32768 or the KV cache)."
@@ -164,6 +172,7 @@ def mock_engine(
     time_scale: float,
     kv_capacity: int,
     block_size: int,
+    kv_tiers: tuple[str, ...],
     chunk: int | None,
     max_model_len: int,
     max_num_seqs: int,
@@ -216,6 +225,7 @@ def mock_engine(
             time_scale=time_scale,
             kv_capacity=kv_capacity,
             block_size=block_size,
+            kv_tiers=tuple(map(_tier, kv_tiers)),
             chunk=chunk,
             max_model_len=max_model_len,
             max_sequences=max_num_seqs,
@@ -255,6 +265,13 @@ def _json(flag: str, text: str | bytes) -> dict[str, object]:
     if not isinstance(body, dict):
         raise ValueError(f"{flag}: a JSON object is needed")
     return body
+
+
+def _tier(text: str) -> KVTier:
+    try:
+        return tier_from_text(text)
+    except ValueError as error:
+        raise ValueError(f"--kv-tier: {error}") from None
 
 
 def _insist_on_weights(folder: Path | None) -> None:
