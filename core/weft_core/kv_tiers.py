@@ -12,6 +12,8 @@ BYTES_PER_S: dict[KVTierName, float] = {"cpu": 25e9, "disk": 5e9, "remote": 5e9}
 """What is taken where nothing was measured: half of PCIe 5.0 x16 for host memory, a PCIe 4.0 NVMe drive, and one
 50 Gb/s flow to a remote store."""
 
+UNITS = {"Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+
 
 class KVTierError(ValueError):
     """Report a tier that cannot be; the message names what is wrong and what is allowed."""
@@ -50,7 +52,9 @@ class KVTier:
 
 
 def tier_from_text(text: str) -> KVTier:
-    """Return the tier that ``NAME:BYTES[:BYTES_PER_S[:LATENCY_S]]`` describes, such as ``cpu:2e11:25e9``.
+    """Return the tier that ``NAME:SIZE[:BYTES_PER_S[:LATENCY_S]]`` describes, such as ``cpu:200Gi:25e9``.
+
+    The size is in bytes, or has a suffix Mi, Gi or Ti.
 
     Raises:
         KVTierError: the text is not of this form, or a figure is out of range.
@@ -58,10 +62,13 @@ def tier_from_text(text: str) -> KVTier:
     name, *figures = text.split(":")
     if name not in TIER_NAMES or not 1 <= len(figures) <= 3:
         raise KVTierError(
-            f"{text!r} is not NAME:BYTES[:BYTES_PER_S[:LATENCY_S]] with a name of {', '.join(TIER_NAMES)}"
+            f"{text!r} is not NAME:SIZE[:BYTES_PER_S[:LATENCY_S]] with a name of {', '.join(TIER_NAMES)}"
         )
     try:
-        size, *rest = map(float, figures)
+        size, unit = (figures[0][:-2], UNITS[figures[0][-2:]]) if figures[0][-2:] in UNITS else (figures[0], 1.0)
+        capacity, rest = float(size) * unit, [float(figure) for figure in figures[1:]]
     except ValueError:
-        raise KVTierError(f"{text!r}: size, bandwidth and latency must be numbers") from None
-    return KVTier(name, size, rest[0] if rest else BYTES_PER_S[name], rest[1] if len(rest) > 1 else 0.0)
+        raise KVTierError(
+            f"{text!r}: the size must be a number of bytes or end in {', '.join(UNITS)}, bandwidth and latency numbers"
+        ) from None
+    return KVTier(name, capacity, rest[0] if rest else BYTES_PER_S[name], rest[1] if len(rest) > 1 else 0.0)

@@ -16,6 +16,7 @@ def test_a_load_takes_its_latency_and_its_bytes() -> None:
     ("text", "tier"),
     [
         ("cpu:2e11:25e9:0.001", KVTier("cpu", 2e11, 25e9, 0.001)),
+        ("cpu:200Gi", KVTier("cpu", 200 * 2.0**30, BYTES_PER_S["cpu"])),
         ("disk:2e12:6e9", KVTier("disk", 2e12, 6e9)),
         ("remote:1e13", KVTier("remote", 1e13, BYTES_PER_S["remote"])),
     ],
@@ -27,10 +28,12 @@ def test_tiers_are_read_from_text(text: str, tier: KVTier) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("tape:1e9", "is not NAME:BYTES"),
-        ("cpu", "is not NAME:BYTES"),
-        ("cpu:1:2:3:4", "is not NAME:BYTES"),
-        ("cpu:200Gi", "must be numbers"),
+        ("tape:1e9", "is not NAME:SIZE"),
+        ("cpu", "is not NAME:SIZE"),
+        ("cpu:1:2:3:4", "is not NAME:SIZE"),
+        ("cpu:200Gb", "must be a number of bytes or end in Mi, Gi, Ti"),
+        ("cpu:Gi", "must be a number of bytes or end in Mi, Gi, Ti"),
+        ("cpu:1e9:fast", "bandwidth and latency numbers"),
         ("cpu:0", "size in bytes must be a number above 0, not 0"),
         ("cpu:nan", "size in bytes must be a number above 0, not nan"),
         ("cpu:1e9:-1", "bytes per second must be a number above 0, not -1"),

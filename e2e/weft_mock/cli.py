@@ -87,8 +87,8 @@ class _ListCommand(click.Command):
     "--kv-tier",
     "kv_tiers",
     multiple=True,
-    metavar="NAME:BYTES[:BYTES_PER_S[:LATENCY_S]]",
-    help="Memory below the GPUs' that keeps KV, such as cpu:2e11:25e9; cpu, disk, remote, once each in this order.",
+    metavar="NAME:SIZE[:BYTES_PER_S[:LATENCY_S]]",
+    help="Memory below the GPUs' that keeps KV, such as cpu:200Gi:25e9; cpu, disk, remote, once each in this order.",
 )
 @click.option("--chunk", type=int, help="Most tokens of a step, decodes first (default: a prefill alone).")
 @click.option(
