@@ -20,7 +20,8 @@ from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference import Reference
 from weft_planner_tests.simulated import DECODE, ONE_CLASS, TWO_CLASSES, profile, sample_of, with_degrees
 
-TIERS = (KVTier("cpu", 4e8, 5e9, 0.001), KVTier("disk", 1e9, 5e8))
+TIERS = (KVTier("cpu", 3e6, 5e6, 0.001), KVTier("disk", 6e6, 1e6))
+"""Room for 3,000 and 6,000 tokens of the profile's 1,000 bytes."""
 CHANGING = (DECODE[0], DecodePiece(0.018, 0.0001, 3e-7, per_chunk_token=0.0004, from_batch=3))
 """An engine that takes other kernels for three sequences and more."""
 
