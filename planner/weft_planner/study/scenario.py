@@ -142,7 +142,7 @@ class Scenario:
             prefill_noise_sigma=self.error,
             chunk_noise_sigma=self.error,
             retention=self.retention,
-            tiers=self.tiers,
+            tiers=self.tiers or known.tiers,
         )
 
     def _profiles(self, profiles: Mapping[str, CostProfile]) -> Mapping[str, CostProfile]:
