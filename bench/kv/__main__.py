@@ -109,7 +109,11 @@ def aims(found: Sequence[Found]) -> list[tuple[str, str, bool]]:
     base, tier = (next(one for one in found if one.tiers == name) for name in (BASE, FIRST_TIER))
     ratio, gain = tier.resumed_p95_s / base.resumed_p95_s, tier.goodput / base.goodput
     return [
-        (f"history computed again, at most {RECOMPUTED_AIM:.0%}", f"{tier.recomputed:.1%}", tier.recomputed <= RECOMPUTED_AIM),
+        (
+            f"history computed again, at most {RECOMPUTED_AIM:.0%}",
+            f"{tier.recomputed:.1%}",
+            tier.recomputed <= RECOMPUTED_AIM,
+        ),
         (f"TTFT P95 after a long pause, at most {TTFT_AIM:g} x", f"{ratio:.2f} x", ratio <= TTFT_AIM),
         (f"goodput, at least {GOODPUT_AIM:g} x", f"{gain:.2f} x", gain >= GOODPUT_AIM),
     ]
@@ -128,7 +132,14 @@ def written(found: Sequence[Found], rate: float, minutes: float) -> str:
         ]
         for one in found
     ]
-    titles = ["KV", "goodput, sessions/s", "history computed again", "loaded", f"TTFT P95 after {LONG_PAUSE_S:.0f} s", "TTFT P95"]
+    titles = [
+        "KV",
+        "goodput, sessions/s",
+        "history computed again",
+        "loaded",
+        f"TTFT P95 after {LONG_PAUSE_S:.0f} s",
+        "TTFT P95",
+    ]
     verdicts = [[words, figure, "met" if met else "**missed**"] for words, figure, met in aims(found)]
     return PAGE.format(
         machine=machine(), model=MODEL, gpu=GPU, degree=DEGREE, trace=TRACE, context=CONTEXT, minutes=minutes,

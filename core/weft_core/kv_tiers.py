@@ -61,9 +61,7 @@ def tier_from_text(text: str) -> KVTier:
     """
     name, *figures = text.split(":")
     if name not in TIER_NAMES or not 1 <= len(figures) <= 3:
-        raise KVTierError(
-            f"{text!r} is not NAME:SIZE[:BYTES_PER_S[:LATENCY_S]] with a name of {', '.join(TIER_NAMES)}"
-        )
+        raise KVTierError(f"{text!r} is not NAME:SIZE[:BYTES_PER_S[:LATENCY_S]] with a name of {', '.join(TIER_NAMES)}")
     try:
         size, unit = (figures[0][:-2], UNITS[figures[0][-2:]]) if figures[0][-2:] in UNITS else (figures[0], 1.0)
         capacity, rest = float(size) * unit, [float(figure) for figure in figures[1:]]

@@ -49,8 +49,7 @@ class Pacing:
         """Return the time of one decode step."""
         share = parallelism_of(self.degree).pp
         return (
-            self.profile.t_dec(batch=max(1.0, batch / share), context=context / share, degree=self.degree)
-            * self.factor
+            self.profile.t_dec(batch=max(1.0, batch / share), context=context / share, degree=self.degree) * self.factor
         )
 
     def prefill(self, *, history: int, increment: int) -> float:

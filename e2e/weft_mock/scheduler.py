@@ -108,7 +108,9 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; one without a rank gets that with the fewest."""
         if sequence.rank < 0:
-            counts = Counter(one.rank for one in (*self.waiting, *self.fetching, *self.loading, *self.loaded, *self.running))
+            counts = Counter(
+                one.rank for one in (*self.waiting, *self.fetching, *self.loading, *self.loaded, *self.running)
+            )
             sequence.rank = min(range(self.limits.ranks), key=lambda rank: counts[rank])
         if not self.limits.by_priority:
             self.waiting.append(sequence)

@@ -69,7 +69,7 @@ class Tiers:
         return found
 
     def load(self, keys: Sequence[int], places: Sequence[int], at: float, *, scale: float) -> float:
-        """Read blocks, as ``prefix`` found them, and return when the last is there; times are ``scale`` x the tier's."""
+        """Read blocks, as ``prefix`` found them, and return when all are there; times are ``scale`` x the tier's."""
         ends = at
         for place, count in Counter(places).items():
             one = self._tiers[place]

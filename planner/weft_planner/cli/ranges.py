@@ -1,4 +1,4 @@
-"""Values that options take: numbers within what makes sense, so that a slip of the unit is refused by name, and tiers."""
+"""Values that options take: tiers, and numbers within what makes sense, so that a slip of the unit is refused."""
 
 import math
 
@@ -28,7 +28,7 @@ LINK_RATE = Finite(min=1e6, max=1e14)
 """Bytes per second: a rate in gigabytes is below, one in bits for a whole rack above."""
 
 
-class TierType(click.ParamType):
+class TierType(click.ParamType[KVTier]):
     """A tier of KV memory, as ``tier_from_text`` reads it."""
 
     name = "tier"

@@ -81,7 +81,9 @@ def simulate(
     except NamingError as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
     if [tier.name for tier in tiers] != [name for name in TIER_NAMES if name in {tier.name for tier in tiers}]:
-        raise click.BadParameter(f"give each of {', '.join(TIER_NAMES)} at most once, in this order", param_hint="--kv-tier")
+        raise click.BadParameter(
+            f"give each of {', '.join(TIER_NAMES)} at most once, in this order", param_hint="--kv-tier"
+        )
     scenario = Scenario(
         Sessions(inputs, rounds),
         Candidate(kind, groups, rules),

@@ -36,8 +36,8 @@ RULES = _record(
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
 length of the ring of finishing steps, a power of 2; ``ttl``: 1 where idle sessions' KV has a time to live;
 ``prefill_tokens``, ``decode_tokens``: the most tokens of a step of a worker with this role, NO_LIMIT where its engine
-has none; ``tiers``: 1 where engines have memory below the GPUs'; ``sessions``, ``events``, ``ticks``, ``params``, ``…_figures``: lengths of these tables; ``decide``,
-``choose``, ``place``: addresses of the policies' machine code."""
+has none; ``tiers``: 1 where engines have memory below the GPUs'; ``sessions``, ``events``, ``ticks``, ``params``,
+``…_figures``: lengths of these tables; ``decide``, ``choose``, ``place``: addresses of the policies' machine code."""
 
 TOTALS = _record(
     f8="now read_tokens returned_tokens moved_tokens recomputed loaded net_at net_time tick_s rate_from needed_kv "
@@ -80,8 +80,8 @@ SESSION = _record(
 )
 """Per session: ``hash`` is a random number in [0, 1), ``kv_tokens`` its KV on its decode worker, ``moving`` 1 while
 that KV is sent to another worker, ``kv_before`` what it brings there of rounds that the sample does not have,
-``awaits_kv`` 1 while its next round waits for that, ``missed_ttft`` 1 once a TTFT was late. ``below`` tokens of it are in
-tier ``tier`` of worker ``below_at``, 0 for none."""
+``awaits_kv`` 1 while its next round waits for that, ``missed_ttft`` 1 once a TTFT was late. ``below`` tokens of it are
+in tier ``tier`` of worker ``below_at``, 0 for none."""
 
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start work_s queue_s queue_tokens queue_work "
@@ -182,7 +182,7 @@ EVICTABLE = 5  # idle sessions whose KV is still there, the longest idle first, 
 PULL = 6  # prefilled elsewhere; the engine fetches their KV from its next step on
 KEPT = 7  # prompts in the prefix cache of a worker that prefills for others, the least recently used first
 ENGINE = 8  # prefills in the engine of a prefill worker that computes them in steps, in the order they came
-BELOW = 9  # and one more for each further tier: sessions with KV there, the least recently used first, by their first row
+BELOW = 9  # a list for each tier: sessions with KV there, the least recently used first, by their first row
 SLOT = BELOW + len(TIER_NAMES)  # decoding, by the step at which they finish
 LISTS = SLOT + 1
 

@@ -1,8 +1,8 @@
-"""Keep sessions' KV in tiers below the GPU memory of their decode workers, and load what was evicted for the next round.
+"""Keep sessions' KV in tiers below the GPU memory of their decode workers, and load what was evicted from the GPUs.
 
-A session's KV is written through when a round ends, and is in one tier, whole: the least recently used moves to the next
-tier where one is full, and is lost after the last. Loads from a tier come one after the other. What prefill workers
-compute for others is not written.
+A session's KV is written through when a round ends, and is in one tier, whole: the least recently used moves to the
+next tier where one is full, and is lost after the last. Loads from a tier come one after the other. What prefill
+workers compute for others is not written.
 """
 
 from weft_core.kv_tiers import TIER_NAMES

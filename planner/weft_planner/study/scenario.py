@@ -69,7 +69,8 @@ class Scenario:
     """What is simulated; ``speed`` is that of the GPUs against the cost profile's: 0.8 takes a quarter longer.
 
     ``error``: lognormal sigma of what prefills and slices really take against the profile, which the rules go by.
-    ``retention``: which idle sessions' KV is evicted first; ``tiers``: memory below each worker's GPUs that has it then.
+    ``retention``: which idle sessions' KV is evicted first; ``tiers``: memory below each worker's GPUs that has it
+    then, those of the service where there is none.
     """
 
     sessions: Sessions

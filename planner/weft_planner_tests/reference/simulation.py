@@ -5,7 +5,16 @@ from collections.abc import Callable
 from typing import cast
 
 from weft_planner_tests.reference.engines import begin, compute
-from weft_planner_tests.reference.memory import admit, end_session, give_time_to_live, loads, place, queue, shed, write_below
+from weft_planner_tests.reference.memory import (
+    admit,
+    end_session,
+    give_time_to_live,
+    loads,
+    place,
+    queue,
+    shed,
+    write_below,
+)
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.routing import start_round
 from weft_planner_tests.reference.world import World

@@ -68,7 +68,11 @@ class World:
             session.rounds.append(row)
             self.rows.append(row)
         self.tiers = [
-            (tier.capacity_tokens(profile.kv_bytes_per_token), tier.latency_s, profile.kv_bytes_per_token / tier.bytes_per_s)
+            (
+                tier.capacity_tokens(profile.kv_bytes_per_token),
+                tier.latency_s,
+                profile.kv_bytes_per_token / tier.bytes_per_s,
+            )
             for tier in options.tiers
         ]
         self.engines = [
