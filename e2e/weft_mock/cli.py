@@ -105,6 +105,10 @@ class _ListCommand(click.Command):
 @click.option("--no-plugin", is_flag=True, help="Behave like a stock engine: no KV handles in streams.")
 @click.option("--bidirectional", is_flag=True, help="Keep the KV of decoded rounds for prefill engines to read.")
 @click.option(
+    "--kv-transfer-config",
+    help="vLLM's connectors, a JSON object: checked against the other flags, tiers below GPU memory are not modelled.",
+)
+@click.option(
     "--kv-lease-seconds",
     type=float,
     default=30.0,
@@ -179,6 +183,7 @@ def mock_engine(
     shared_work: float,
     no_plugin: bool,
     bidirectional: bool,
+    kv_transfer_config: str | None,
     kv_lease_seconds: float,
     handle_ttl_seconds: float,
     meeting_seconds: float,
@@ -203,6 +208,7 @@ def mock_engine(
     from weft_core.profile_json import profile_from_json
     from weft_mock.config import ConfigError, EngineConfig
     from weft_mock.faults import FaultError, faults_from_json
+    from weft_mock.kv_transfer_config import check_transfer_config
     from weft_mock.logs import configure
     from weft_mock.nodes import Nodes
     from weft_mock.server import serve
@@ -210,6 +216,10 @@ def mock_engine(
     try:
         host, port = _address("--listen", listen)
         _insist_on_weights(weights)
+        if kv_transfer_config is not None:
+            if protocol != "vllm":
+                raise ValueError("--kv-transfer-config: only with --protocol vllm")
+            check_transfer_config(kv_transfer_config, bidirectional=bidirectional)
         config = EngineConfig(
             model=model,
             profile=profile_from_json(_json("--profile", profile.read_bytes())),

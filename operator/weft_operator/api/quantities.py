@@ -1,5 +1,6 @@
 """Amounts as Kubernetes writes them, and limits that leave no room for what is asked for."""
 
+import math
 import re
 from collections.abc import Iterator
 from fractions import Fraction
@@ -9,6 +10,9 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(n|u|m|[kMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?")
 """Kubernetes' quantities (API conventions, resource.Quantity): 1.5Gi, 1500m, 2e3, .5."""
+
+LEAST_TIER = 2**30
+"""Bytes of the smallest tier: less would hold less than one session of most models."""
 
 _SCALE = (
     {"": Fraction(1)}
@@ -36,6 +40,28 @@ def _resources(spec: DisaggInferenceServiceSpec) -> Iterator[tuple[str, Resource
     for name, own in (("prefill", spec.engine.prefill), ("decode", spec.engine.decode)):
         if own is not None and own.resources is not None:
             yield f"spec.engine.{name}.resources", own.resources
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes as a quantity, in the largest binary unit that gives a whole number."""
+    for unit in ("Ti", "Gi", "Mi", "Ki"):
+        if size % int(_SCALE[unit]) == 0:
+            return f"{size // int(_SCALE[unit])}{unit}"
+    return str(size)
+
+
+def bytes_of(value: object) -> int:
+    """Return the bytes that a valid quantity is, a part of one as a whole one."""
+    return math.ceil(amount(value) or 0)
+
+
+def tier_fault(spec: DisaggInferenceServiceSpec) -> str | None:
+    """Return which KV cache tier is smaller than any use of it."""
+    cache = spec.kv_cache
+    for name, tier in (("cpu", cache.cpu), ("disk", cache.disk)) if cache is not None else ():
+        if tier is not None and bytes_of(tier.size) < LEAST_TIER:
+            return f"spec.kvCache.{name}.size: is below 1Gi (got {tier.size!r}); write an amount such as 200Gi"
+    return None
 
 
 def resources_fault(spec: DisaggInferenceServiceSpec) -> str | None:
