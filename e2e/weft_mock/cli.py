@@ -106,7 +106,7 @@ class _ListCommand(click.Command):
 @click.option("--bidirectional", is_flag=True, help="Keep the KV of decoded rounds for prefill engines to read.")
 @click.option(
     "--kv-transfer-config",
-    help="vLLM's connectors, a JSON object: checked against the other flags, tiers below GPU memory are not modelled.",
+    help="vLLM's connectors, a JSON object: checked against the other flags; --kv-tier gives the tiers to model.",
 )
 @click.option(
     "--kv-lease-seconds",

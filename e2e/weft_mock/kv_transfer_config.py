@@ -1,8 +1,7 @@
 """Check ``--kv-transfer-config`` as strictly as a mistake in it deserves: vLLM would start without what was meant.
 
-Known are the connectors and settings of vLLM 0.32 that services are rendered with, under ``MultiConnector`` too. What
-they say of tiers below GPU memory is checked and not modelled: the engine keeps KV nowhere but in its own cache. NIXL's
-settings must be those of the engine's own flags, by which it runs.
+Known are the connectors and settings of vLLM 0.32 that services are rendered with, under ``MultiConnector`` too. NIXL's
+settings must be those of the engine's own flags, by which it runs. Tiers below GPU memory are modelled by ``--kv-tier``.
 """
 
 import json

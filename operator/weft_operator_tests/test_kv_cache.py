@@ -13,7 +13,8 @@ from weft_mock.kv_transfer_config import check_transfer_config
 from weft_operator.api.kv_cache import kv_disk_fault
 from weft_operator.api.objects import Manifest
 from weft_operator.api.planning import MeasureProfile
-from weft_operator.api.quantities import bytes_of, size_text, tier_fault
+from weft_core.quantities import bytes_of, size_text
+from weft_operator.api.quantities import tier_fault
 from weft_operator.commands.manifest_checks import service_messages
 from weft_operator.profiling.jobs import profile_job
 from weft_operator.profiling.targets import MeasurementTarget

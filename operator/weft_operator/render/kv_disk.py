@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from weft_operator.api.kv_cache import DiskTier
 from weft_operator.api.objects import Manifest
-from weft_operator.api.quantities import bytes_of, size_text
+from weft_core.quantities import bytes_of, size_text
 from weft_operator.render.engines.container import PodTiers
 from weft_operator.render.engines.kv_tiers import FOLDER
 from weft_operator.render.inputs import Rendering

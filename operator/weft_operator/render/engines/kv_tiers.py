@@ -3,7 +3,7 @@
 from weft_core.parallelism import gpus_of
 from weft_core.plan import canonical_json
 from weft_operator.api.kv_cache import MooncakeStore
-from weft_operator.api.quantities import bytes_of
+from weft_core.quantities import bytes_of
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines.container import EngineRequest
 
@@ -18,6 +18,13 @@ def cpu_bytes(spec: DisaggInferenceServiceSpec) -> int:
     """Return the size of a worker's tier in CPU memory, 0 where it has none."""
     cache = spec.kv_cache
     return 0 if cache is None or cache.cpu is None else bytes_of(cache.cpu.size)
+
+
+def worker_tiers(spec: DisaggInferenceServiceSpec) -> tuple[tuple[str, int], ...]:
+    """Return the tiers of each worker's own by name and size in bytes, fastest first."""
+    cache = spec.kv_cache
+    tiers = (("cpu", cache.cpu), ("disk", cache.disk)) if cache is not None else ()
+    return tuple((name, bytes_of(tier.size)) for name, tier in tiers if tier is not None)
 
 
 def per_node(size: int, request: EngineRequest) -> int:

@@ -1,7 +1,7 @@
 """The mock engine: follows the cost profile in real time, needs no GPU, speaks vLLM's protocol.
 
-Where a service has KV cache tiers it is given vLLM's flag for them, which it checks. It keeps KV in none of them, so
-its pods have no memory or volumes for them.
+Where a service has KV cache tiers it is given vLLM's flag for them, which it checks, and the sizes of those of a
+worker's own, which it models. It keeps no bytes in them, so its pods have no memory or volumes for them.
 """
 
 from weft_core.parallelism import parallelism_of
@@ -23,6 +23,7 @@ from weft_operator.render.engines.container import (
     KvPorts,
     given_flags,
 )
+from weft_operator.render.engines.kv_tiers import worker_tiers
 from weft_operator.render.engines.model_source import weights_of
 from weft_operator.render.engines.vllm_connectors import transfer_config
 
@@ -80,6 +81,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         args.append(f"--kv-capacity={mock.kv_capacity_tokens}")
     if spec.kv_cache is not None and spec.engine.type in _AS_VLLM:
         args.append(f"--kv-transfer-config={transfer_config(spec, request)}")
+        args += [f"--kv-tier={name}:{size}" for name, size in worker_tiers(spec)]
     if not loads_at_run_time(spec):
         args += [f"--lora-module={name}" for name in adapter_places(spec)]
     weights = weights_of(spec, request.service)
