@@ -474,6 +474,10 @@ $(VENV)/planner-peers/.installed: requirements/planner-peers.txt $(STAMP)
 	  --target $(VENV)/planner-peers -r requirements/planner-peers.txt
 	@touch $@
 
+.PHONY: bench-kv
+bench-kv: setup ## Simulate sessions that pause, with and without memory below the GPUs for their KV, and write bench/kv/RESULTS.md (minutes)
+	@$(PY) -m bench.kv $(BENCH_ARGS)
+
 .PHONY: bench-roles
 bench-roles: setup ## Let long prompts and long answers take turns on full nodes: role switches, restarts, a fixed layout; writes bench/roles/RESULTS.md (50 minutes)
 	@$(PY) -m bench.roles $(BENCH_ARGS)

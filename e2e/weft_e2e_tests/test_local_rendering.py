@@ -23,6 +23,7 @@ from weft_e2e.local.supervisor import tail
 from weft_e2e.replay.selection import Limits
 from weft_e2e_tests.demo_samples import PLAN, SLO
 from weft_mock.cli import mock_engine
+from weft_mock.kv_transfer_config import check_transfer_config
 from weft_operator.api.service import DisaggInferenceService
 from weft_operator.planning.planner_process import Planned
 from weft_operator.render.config_maps import live_config, router_config
@@ -119,6 +120,15 @@ def test_a_mock_engine_has_the_arguments_of_its_pod_and_loopback_addresses(tmp_p
     assert given["profile"] == tmp_path / "profile.json"
     assert given["engine_id"] == part.name == "llama-3-1-8b-d2-0"
     assert given["max_model_len"] == 32768
+
+
+def test_a_mock_engine_is_given_the_connectors_of_tiers_and_accepts_them(tmp_path: Path) -> None:
+    found = rendered(EXAMPLES / "kv-cache-cpu.yaml")
+
+    for engine in rendering.mock_engines(found, range(1, 7)):
+        part = rendering.engine_part(found, engine, folder=tmp_path, time_scale=None)
+        given = mock_engine.make_context("mock-engine", list(part.args)).params
+        check_transfer_config(given["kv_transfer_config"], bidirectional=given["bidirectional"])
 
 
 def test_a_mock_engine_stands_in_for_a_real_one_without_that_ones_arguments(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import click
 from weft_cli.degree import DEGREE
 from weft_core.authority import split_authority
 from weft_core.cost import CostProfileError
+from weft_core.kv_tiers import KVTier, tier_from_text
 from weft_core.parallelism import Degree
 
 Role = Literal["prefill", "decode", "both"]
@@ -82,6 +83,13 @@ class _ListCommand(click.Command):
 )
 @click.option("--kv-capacity", type=int, default=0, help="KV cache in tokens (default: the profile's).")
 @click.option("--block-size", type=int, default=16, show_default=True, help="Tokens of a KV block.")
+@click.option(
+    "--kv-tier",
+    "kv_tiers",
+    multiple=True,
+    metavar="NAME:SIZE[:BYTES_PER_S[:LATENCY_S]]",
+    help="Memory below the GPUs' that keeps KV, such as cpu:200Gi:25e9; cpu, disk, remote, once each in this order.",
+)
 @click.option("--chunk", type=int, help="Most tokens of a step, decodes first (default: a prefill alone).")
 @click.option(
     "--max-model-len", type=int, default=0, help="Longest prompt with answer (default: 32768 or the KV cache)."
@@ -96,6 +104,10 @@ class _ListCommand(click.Command):
 )
 @click.option("--no-plugin", is_flag=True, help="Behave like a stock engine: no KV handles in streams.")
 @click.option("--bidirectional", is_flag=True, help="Keep the KV of decoded rounds for prefill engines to read.")
+@click.option(
+    "--kv-transfer-config",
+    help="vLLM's connectors, a JSON object: checked against the other flags; --kv-tier gives the tiers to model.",
+)
 @click.option(
     "--kv-lease-seconds",
     type=float,
@@ -164,12 +176,14 @@ def mock_engine(
     time_scale: float,
     kv_capacity: int,
     block_size: int,
+    kv_tiers: tuple[str, ...],
     chunk: int | None,
     max_model_len: int,
     max_num_seqs: int,
     shared_work: float,
     no_plugin: bool,
     bidirectional: bool,
+    kv_transfer_config: str | None,
     kv_lease_seconds: float,
     handle_ttl_seconds: float,
     meeting_seconds: float,
@@ -194,6 +208,7 @@ def mock_engine(
     from weft_core.profile_json import profile_from_json
     from weft_mock.config import ConfigError, EngineConfig
     from weft_mock.faults import FaultError, faults_from_json
+    from weft_mock.kv_transfer_config import check_transfer_config
     from weft_mock.logs import configure
     from weft_mock.nodes import Nodes
     from weft_mock.server import serve
@@ -201,6 +216,10 @@ def mock_engine(
     try:
         host, port = _address("--listen", listen)
         _insist_on_weights(weights)
+        if kv_transfer_config is not None:
+            if protocol != "vllm":
+                raise ValueError("--kv-transfer-config: only with --protocol vllm")
+            check_transfer_config(kv_transfer_config, bidirectional=bidirectional)
         config = EngineConfig(
             model=model,
             profile=profile_from_json(_json("--profile", profile.read_bytes())),
@@ -216,6 +235,7 @@ def mock_engine(
             time_scale=time_scale,
             kv_capacity=kv_capacity,
             block_size=block_size,
+            kv_tiers=tuple(map(_tier, kv_tiers)),
             chunk=chunk,
             max_model_len=max_model_len,
             max_sequences=max_num_seqs,
@@ -255,6 +275,13 @@ def _json(flag: str, text: str | bytes) -> dict[str, object]:
     if not isinstance(body, dict):
         raise ValueError(f"{flag}: a JSON object is needed")
     return body
+
+
+def _tier(text: str) -> KVTier:
+    try:
+        return tier_from_text(text)
+    except ValueError as error:
+        raise ValueError(f"--kv-tier: {error}") from None
 
 
 def _insist_on_weights(folder: Path | None) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weft_core.cost import CostProfile
+from weft_core.kv_tiers import TIER_NAMES, KVTier
 from weft_core.parallelism import Degree
 from weft_mock.kv_params import Role
 
@@ -34,6 +35,8 @@ class EngineConfig:
     time_scale: float = 1.0
     kv_capacity: int = 0
     block_size: int = 16
+    kv_tiers: tuple[KVTier, ...] = ()
+    """Below the GPUs' memory, fastest first; bandwidths are those of the profile's time."""
     chunk: int | None = None
     max_model_len: int = 0
     max_sequences: int = 256
@@ -101,6 +104,12 @@ class EngineConfig:
                     raise ConfigError(f"{flag}: only with --protocol vllm")
         if self.protocol == "openai" and self.role != "both":
             raise ConfigError("--role: an engine of --protocol openai has no roles; leave it at both")
+        places = [TIER_NAMES.index(tier.name) for tier in self.kv_tiers]
+        if places != sorted(set(places)):
+            raise ConfigError(f"--kv-tier: each of {', '.join(TIER_NAMES)} at most once, in this order")
+        for tier in self.kv_tiers:
+            if tier.capacity_tokens(self.profile.kv_bytes_per_token) < self.block_size:
+                raise ConfigError(f"--kv-tier {tier.name}: less than one block of {self.block_size} tokens; raise it")
         if self.capacity_tokens < self.block_size:
             raise ConfigError(f"--kv-capacity: less than one block of {self.block_size} tokens; raise it")
         if self.max_model_len > self.capacity_tokens:

@@ -27,6 +27,7 @@ from weft_mock.pins import PinTable
 from weft_mock.recording import Recording
 from weft_mock.scheduler import Scheduler, SchedulerLimits
 from weft_mock.sequence import Emission, Sequence
+from weft_mock.tiers import Tiers
 from weft_mock.transfer import Blocks, ReadFailedError, SideChannel
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,11 @@ class Engine:
             pacing=self.pacing,
             ledger=self.ledger,
             limits=limits_of(config),
+            tiers=Tiers(
+                config.kv_tiers,
+                block_size=config.block_size,
+                kv_bytes_per_token=config.profile.kv_bytes_per_token,
+            ),
             describe=self._describe,
         )
         self.metrics = Metrics(config, ledger=self.ledger, scheduler=self.scheduler)
@@ -118,7 +124,7 @@ class Engine:
             tokens=len(pin.ids),
             degree=parallelism_of(self.config.degree).tp,
             expiry=pin.deadline if pin.holder == "decode" else None,
-            cached_tokens=sequence.record.cached + sequence.record.read,
+            cached_tokens=sequence.record.known,
         )
 
     async def start(self) -> None:
@@ -260,6 +266,8 @@ class Engine:
                 self._reads[sequence] = asyncio.create_task(self._read(sequence, began))
             for remote in admission.release:
                 self.release_unread(remote)
+            for ends in admission.loads:
+                asyncio.get_running_loop().call_later(max(0.0, ends - now), self._wake.set)
             step = scheduler.plan()
             if step is None:
                 self._wake.clear()

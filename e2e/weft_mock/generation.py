@@ -151,7 +151,7 @@ class GenerationCall:
 
     def _usage(self, completion: int | None = None) -> dict[str, object]:
         first = self._choices[0].sequence
-        cached: int | None = first.record.cached + first.record.read
+        cached: int | None = first.record.known
         if first.importing and first.source is not None:
             # What the prefill engine did not have to compute: the decode engine's own reads are no cache hits.
             cached = first.source.cached_tokens

@@ -11,9 +11,9 @@ _REQUESTS_KEPT = 1000
 class RequestRecord:
     """Where the KV of one request's prompt came from; all figures are tokens.
 
-    ``prompt = computed + cached + read`` for a request that ended well. ``history`` is the part of the prompt whose KV
-    existed somewhere this engine was told of: its own prefix cache or the handle it was given.
-    ``history_recomputed`` is what of it was computed anyway.
+    ``prompt = computed + cached + loaded + read`` for a request that ended well: ``cached`` is in the prefix cache,
+    ``loaded`` from a tier below the GPUs. ``history`` is the part of the prompt whose KV existed somewhere this engine
+    knows of: these, or the handle it was given. ``history_recomputed`` is what of it was computed anyway.
     """
 
     request_id: str
@@ -23,11 +23,17 @@ class RequestRecord:
     computed: int = 0
     cached: int = 0
     read: int = 0
+    loaded: int = 0
     history: int = 0
     history_recomputed: int = 0
     generated: int = 0
     finish: str = "running"
     handle: bool = False
+
+    @property
+    def known(self) -> int:
+        """Return the tokens of the prompt whose KV was not computed here: what usage calls cached."""
+        return self.cached + self.loaded + self.read
 
 
 @dataclass(slots=True)
@@ -41,7 +47,7 @@ class Ledger:
     generated_tokens: int = 0
     recomputed_after_preemption_tokens: int = 0
     history_tokens: Counter[str] = field(default_factory=Counter)
-    """By source: cached (local prefix cache), prefill_to_decode and decode_to_prefill (read), recomputed."""
+    """By source: cached (prefix cache), loaded (tiers), prefill_to_decode and decode_to_prefill (read), recomputed."""
     kv_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Bytes a real engine would have moved, by (direction of the session's flow, sent or received)."""
     handles: Counter[str] = field(default_factory=Counter)
@@ -77,6 +83,7 @@ class Ledger:
         self.prefilled_tokens += record.computed
         self.generated_tokens += record.generated
         self.history_tokens["cached"] += record.cached
+        self.history_tokens["loaded"] += record.loaded
         self.history_tokens["recomputed"] += record.history_recomputed
         if record.read:
             self.history_tokens["prefill_to_decode" if record.form == "import" else "decode_to_prefill"] += record.read

@@ -45,6 +45,7 @@ class Metrics:
         """Register everything in a registry of this engine's own, so that several engines share a process in tests."""
         self.registry = CollectorRegistry()
         self._values = (config.names[0], "0")
+        self._tiers = bool(config.kv_tiers)
         self._vllm = config.protocol in ("vllm", "neuron")
         self.first_token = self._histogram("time_to_first_token_seconds", _FIRST_TOKEN)
         self.inter_token = self._histogram("inter_token_latency_seconds", _TOKEN)
@@ -89,13 +90,13 @@ class Metrics:
         self._prompt.inc(record.prompt)
         self._queries.inc(record.prompt)
         self._hits.inc(record.cached)
-        if sequence.source is not None:
+        if sequence.source is not None or self._tiers:
             self._external_queries.inc(record.prompt - record.cached)
-            self._external_hits.inc(record.read)
+            self._external_hits.inc(record.read + record.loaded)
         for source, tokens in (
             ("local_compute", record.computed),
             ("local_cache_hit", record.cached),
-            ("external_kv_transfer", record.read),
+            ("external_kv_transfer", record.read + record.loaded),
         ):
             self._by_source.labels(*self._values, source).inc(tokens)
         self._prompt_length.observe(record.prompt)
@@ -130,7 +131,7 @@ class _State(Collector):
         scheduler, ledger, config = self._scheduler, self._ledger, self._config
         pool = scheduler.pool
         values = (config.names[0], "0")
-        waiting, fetching = scheduler.queued, len(scheduler.fetching)
+        waiting, fetching = scheduler.queued, len(scheduler.fetching) + len(scheduler.loading)
 
         def gauge(name: str, text: str, value: float) -> Metric:
             family = GaugeMetricFamily(name, text, labels=_LABELS)
@@ -197,6 +198,11 @@ class _State(Collector):
         blocks = {"free": pool.free, "used": pool.used, "cached": pool.cached, "pinned": scheduler.pins.blocks}
         for state, count in blocks.items():
             yield GaugeMetricFamily(f"weft_mock_{state}_blocks", f"KV blocks that are {state}", count)
+        tier_blocks = GaugeMetricFamily("weft_mock_tier_blocks", "KV blocks below the GPUs", labels=("tier",))
+        for tier, count in scheduler.tiers.blocks().items():
+            tier_blocks.add_metric((tier,), count)
+        yield tier_blocks
+        yield total("weft_mock_tier_loaded_tokens", "Tokens loaded from tiers", "tier", scheduler.tiers.loaded)
         yield GaugeMetricFamily(
             "weft_mock_pins", "Finished requests whose blocks wait for a reader", len(scheduler.pins)
         )

@@ -32,7 +32,8 @@ class Pacing:
         self.profile.kv_capacity(self.degree)
 
     @property
-    def _factor(self) -> float:
+    def factor(self) -> float:
+        """Return how many times as long as in the profile everything takes."""
         return self.time_scale * self.slowdown
 
     def together(self, seconds: Sequence[float], ranks: int) -> float:
@@ -48,14 +49,13 @@ class Pacing:
         """Return the time of one decode step."""
         share = parallelism_of(self.degree).pp
         return (
-            self.profile.t_dec(batch=max(1.0, batch / share), context=context / share, degree=self.degree)
-            * self._factor
+            self.profile.t_dec(batch=max(1.0, batch / share), context=context / share, degree=self.degree) * self.factor
         )
 
     def prefill(self, *, history: int, increment: int) -> float:
         """Return the time of one exclusive prefill."""
         seconds = self.profile.t_pre(history=history, increment=increment, degree=self.degree)
-        return seconds / parallelism_of(self.degree).pp * self._factor
+        return seconds / parallelism_of(self.degree).pp * self.factor
 
     def mixed(self, *, batch: int, context: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Return the time of a step that decodes a batch and prefills chunks of (history, increment) beside it.
@@ -67,7 +67,7 @@ class Pacing:
         if self.prefill_only and batch == 0:
             sums = [(part, part * (history + part / 2), history + part) for history, part in chunks]
             figures = self.profile.prefill_figures(self.degree)
-            return prefill_step_seconds(figures, *map(sum, zip(*sums, strict=True))) / share * self._factor
+            return prefill_step_seconds(figures, *map(sum, zip(*sums, strict=True))) / share * self.factor
         seconds, tokens, held = 0.0, batch / share, context / share
         for index, (history, increment) in enumerate(chunks):
             step = self.profile.t_step(
@@ -76,7 +76,7 @@ class Pacing:
             seconds += step - (self.profile.t_dec(batch=tokens, context=held, degree=self.degree) if index else 0.0)
             tokens += increment
             held += history + increment
-        return seconds * self._factor
+        return seconds * self.factor
 
     def transfer(self, tokens: int, *, source: CostProfile, source_degree: Degree, same_node: bool) -> float:
         """Return the time of reading KV from an engine of another profile and degree.
@@ -90,7 +90,7 @@ class Pacing:
         for link in sorted(LINKS, key=lambda link: link != wanted):
             cost = self._over(link, source, source_degree)
             if cost is not None:
-                return cost.seconds(tokens) * self._factor
+                return cost.seconds(tokens) * self.factor
         raise CostProfileError(
             f"transfers: the profile has none from degree {source_degree} to degree {self.degree}; add it"
         )

@@ -6,7 +6,8 @@ gives its blocks back and starts over. Under priority scheduling the order is by
 and the worst of the running sequences gives way. Without ``chunk`` a prefill runs alone and decoding pauses
 (prefill first); with it, a step has up to ``chunk`` tokens: one for each decode, the rest for prefills in order. A
 sequence starts while there are fewer than ``max_sequences`` running and these leave it a token. One whose KV is read
-from elsewhere takes no place meanwhile; when that is there, it may have to wait for one, before those that came later.
+from elsewhere, or loaded from a tier below the GPUs, takes no place meanwhile; when that is there, it may have to wait
+for one, before those that came later.
 
 Data-parallel ranks have sequences and steps of their own, which begin and end together, and one pool of blocks.
 """
@@ -23,6 +24,7 @@ from weft_mock.model import START, fold
 from weft_mock.pacing import Pacing
 from weft_mock.pins import PinTable
 from weft_mock.sequence import Emission, Finish, Sequence
+from weft_mock.tiers import Tiers
 from weft_mock.tokenizer import END_OF_TURN
 
 
@@ -41,10 +43,14 @@ class Step:
 
 
 class Admission(NamedTuple):
-    """Sequences that must read remote KV before they run, and handles that turned out not to be needed."""
+    """Sequences that must read remote KV before they run, handles that turned out not to be needed, and ends of loads.
+
+    When a load ends, the scheduler must be asked again.
+    """
 
     fetch: list[Sequence]
     release: list[RemoteBlocks]
+    loads: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,7 @@ class Scheduler:
         pacing: Pacing,
         ledger: Ledger,
         limits: SchedulerLimits,
+        tiers: Tiers,
         describe: Callable[[str, Sequence], RemoteBlocks],
     ) -> None:
         """Start empty; ``describe`` turns a finished sequence into the handle of its pinned blocks."""
@@ -86,10 +93,13 @@ class Scheduler:
         self.pacing = pacing
         self.ledger = ledger
         self.limits = limits
+        self.tiers = tiers
         self.waiting: deque[Sequence] = deque()
         self.fetching: list[Sequence] = []
+        self.loading: dict[Sequence, tuple[float, int]] = {}
+        """Those whose KV is loaded from tiers: when that ends, and how many tokens they have then."""
         self.loaded: deque[Sequence] = deque()
-        """Those whose remote KV is here and that wait for a place in the batch."""
+        """Those whose KV is here, read or loaded, and that wait for a place in the batch."""
         self.running: list[Sequence] = []
         self.leaked: list[Block] = []
         self._looked = float("-inf")
@@ -98,7 +108,9 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; one without a rank gets that with the fewest."""
         if sequence.rank < 0:
-            counts = Counter(one.rank for one in (*self.waiting, *self.fetching, *self.loaded, *self.running))
+            counts = Counter(
+                one.rank for one in (*self.waiting, *self.fetching, *self.loading, *self.loaded, *self.running)
+            )
             sequence.rank = min(range(self.limits.ranks), key=lambda rank: counts[rank])
         if not self.limits.by_priority:
             self.waiting.append(sequence)
@@ -108,8 +120,10 @@ class Scheduler:
 
     def admit(self, now: float) -> Admission:
         """Start waiting sequences in order while there is a place in the batch and their blocks fit."""
-        admission = Admission([], [])
+        admission = Admission([], [], [])
         looked, self._looked = self._looked, now
+        for sequence in [one for one, (ends, _) in self.loading.items() if ends <= now]:
+            self._end_load(sequence)
         for sequence in self._first_of_ranks(self.loaded):
             self.loaded.remove(sequence)
             sequence.ready = now
@@ -137,11 +151,37 @@ class Scheduler:
             if first_time and self._reads(sequence):
                 self.fetching.append(sequence)
                 admission.fetch.append(sequence)
+                continue
+            if first_time and sequence.source is not None:
+                admission.release.append(sequence.source)
+            missing = keys[len(hits) :]
+            places = self.tiers.prefix(missing)
+            if places:
+                ends = self.tiers.load(missing, places, sequence.ready, scale=self.pacing.factor)
+                self.loading[sequence] = (ends, sequence.computed + len(places) * size)
+                admission.loads.append(ends)
             else:
                 self.running.append(sequence)
-                if first_time and sequence.source is not None:
-                    admission.release.append(sequence.source)
         return admission
+
+    def _end_load(self, sequence: Sequence) -> None:
+        """Take a sequence whose KV was loaded from tiers."""
+        ends, tokens = self.loading.pop(sequence)
+        sequence.ready = ends
+        record = sequence.record
+        if sequence.words is None:
+            record.loaded = tokens - sequence.computed
+            record.history = max(record.history, tokens)
+        self._seal(sequence, sequence.computed, tokens)
+        sequence.computed = tokens
+        self._start(sequence)
+
+    def _start(self, sequence: Sequence) -> None:
+        """Let a sequence run whose KV is here, as soon as there is a place for it and those that were before it."""
+        if all(one.rank != sequence.rank for one in self.loaded) and self._has_room(sequence.rank):
+            self.running.append(sequence)
+        else:
+            self.loaded.append(sequence)
 
     @property
     def queued(self) -> int:
@@ -191,10 +231,7 @@ class Scheduler:
             record.read = have - sequence.computed
             self._seal(sequence, sequence.computed, have)
             sequence.computed = have
-        if all(one.rank != sequence.rank for one in self.loaded) and self._has_room(sequence.rank):
-            self.running.append(sequence)
-        else:
-            self.loaded.append(sequence)
+        self._start(sequence)
         emitted: list[Emission] = []
         for token in sequence.given:
             sequence.tokens.append(token)
@@ -208,6 +245,7 @@ class Scheduler:
         if not sequence.live:
             return
         sequence.live = False
+        self.loading.pop(sequence, None)
         for queue in (self.running, self.fetching):
             if sequence in queue:
                 queue.remove(sequence)
@@ -293,7 +331,7 @@ class Scheduler:
         sequence.computed = 0
         if sequence.words is None:
             record = sequence.record
-            record.cached = record.read = record.computed = record.history_recomputed = 0
+            record.cached = record.read = record.loaded = record.computed = record.history_recomputed = 0
         self.waiting.appendleft(sequence)
         self.ledger.preemptions += 1
 
@@ -332,6 +370,8 @@ class Scheduler:
                 sequence.states.append(fold(held, sequence.tokens[index * size : (index + 1) * size]))
             block = sequence.blocks[index]
             self.pool.seal(block, key=sequence.key(index), state=sequence.states[index])
+            if self.limits.prefix_cache:
+                self.tiers.put(sequence.key(index), sequence.states[index])
 
     def _emit(self, sequence: Sequence, now: float) -> Emission:
         return self._made(sequence, sequence.next_token(self.pool.block_size), now)

@@ -1,6 +1,7 @@
 """Run a mock engine's scheduler without an engine around it."""
 
 from weft_core.cost import CostProfile
+from weft_core.kv_tiers import KVTier
 from weft_mock.blocks import BlockPool
 from weft_mock.kv_params import RemoteBlocks
 from weft_mock.ledger import Ledger, RequestRecord
@@ -8,6 +9,7 @@ from weft_mock.pacing import Pacing
 from weft_mock.pins import PinTable
 from weft_mock.scheduler import Scheduler, SchedulerLimits
 from weft_mock.sequence import Limits, Sequence
+from weft_mock.tiers import Tiers
 from weft_mock_tests.engines import profile
 
 SIZE = 16
@@ -29,6 +31,7 @@ class Machine:
         block: int = SIZE,
         costs: CostProfile | None = None,
         prefill_only: bool = False,
+        tiers: tuple[KVTier, ...] = (),
     ) -> None:
         self.pool = BlockPool(tokens // block, block_size=block)
         self.pins = PinTable(self.pool, lease_seconds=30, ttl_seconds=120)
@@ -39,6 +42,7 @@ class Machine:
             pacing=Pacing(costs or profile(), 1, prefill_only=prefill_only),
             ledger=self.ledger,
             limits=SchedulerLimits(batch, chunk, threshold),
+            tiers=Tiers(tiers, block_size=block, kv_bytes_per_token=profile().kv_bytes_per_token),
             describe=lambda _request_id, _sequence: REMOTE,
         )
         self.now = 0.0
@@ -63,7 +67,10 @@ class Machine:
         self.scheduler.admit(self.now)
         step = self.scheduler.plan()
         if step is None:
-            return False
+            if not self.scheduler.loading:
+                return False
+            self.now = min(ends for ends, _ in self.scheduler.loading.values())
+            return True
         self.now += step.seconds
         for emission in self.scheduler.finish(step, self.now):
             self.out[emission.sequence].append((self.now, emission.token))

@@ -94,6 +94,17 @@ def test_sigterm_lets_live_requests_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.component
+def test_an_engine_serves_beside_connectors_that_it_does_not_model(tmp_path: Path) -> None:
+    offloading = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+    config = {**offloading, "kv_connector_extra_config": {"cpu_bytes_to_use": 2**36}}
+    with (
+        engine(tmp_path, "--kv-transfer-config", json.dumps(config)) as (port, _),
+        completion(port, max_tokens=2) as reply,
+    ):
+        assert reply.status == 200
+
+
+@pytest.mark.component
 def test_sigterm_ends_an_idle_engine_at_once(tmp_path: Path) -> None:
     with engine(tmp_path) as (_, process):
         began = time.monotonic()
@@ -129,6 +140,8 @@ def test_a_process_speaks_the_protocol_it_was_told(tmp_path: Path) -> None:
         (["--time-scale", "0"], "--time-scale"),
         (["--listen", "8000"], "--listen"),
         (["--kv-capacity", "8"], "--kv-capacity"),
+        (["--kv-transfer-config", "{}"], "--kv-transfer-config: kv_connector"),
+        (["--kv-transfer-config", "{}", "--protocol", "sglang"], "--kv-transfer-config: only with --protocol vllm"),
         (["--max-model-len", "99999"], "--max-model-len"),
         (["--fault", '{"x": 1}'], "unknown fault"),
         (["--fault", "5"], "--fault"),

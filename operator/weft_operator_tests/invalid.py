@@ -4,6 +4,7 @@ from weft_operator_tests.invalid_case import Case, one_change
 from weft_operator_tests.invalid_cluster import CLUSTER_CASES
 from weft_operator_tests.invalid_engines import ENGINE_CASES
 from weft_operator_tests.invalid_front import FRONT_CASES
+from weft_operator_tests.invalid_kv_cache import KV_CACHE_CASES
 from weft_operator_tests.invalid_rules import POOL, RULE_CASES
 from weft_operator_tests.valid import PROFILE, REMOVED, changed
 
@@ -81,6 +82,7 @@ CASES: tuple[Case, ...] = (
     *CLUSTER_CASES,
     *FRONT_CASES,
     *ENGINE_CASES,
+    *KV_CACHE_CASES,
 )
 
 PROFILE_CASES: tuple[Case, ...] = (

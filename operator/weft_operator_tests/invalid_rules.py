@@ -8,8 +8,8 @@ POOL = {"name": "h20", "gpuType": "nvidia-h20"}
 
 RESERVED = (
     "spec.engine.env: names that begin with WEFT_, POD_, NODE_, VLLM_NIXL_, VLLM_DP_, VLLM_RAY_DP_, "
-    "NEURON_RT_ASYNC_SENDRECV or DYN_, and the host, port and API key of vLLM and SGLang, are set by the operator; "
-    "remove this one"
+    "NEURON_RT_ASYNC_SENDRECV or DYN_, the host, port and API key of vLLM and SGLang, and where their KV tiers are, "
+    "are set by the operator; remove this one"
 )
 
 RULE_CASES: tuple[Case, ...] = (

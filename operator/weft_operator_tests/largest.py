@@ -43,6 +43,9 @@ _TEXTS: Mapping[str, Callable[[int, int], str]] = {
     r"^(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5})?$": lambda number, most: (
         _filled(f"h{number}", most - 8) + ".example"
     ),
+    r"^[a-z][a-z0-9+.-]*://[^\s/?#@]+:[0-9]{1,5}(/[^\s?#@]*)?$": lambda _, most: _filled("lm://a:1/", most),
+    r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?:[0-9]{1,5}$": lambda _, most: "a" * (most - 2) + ":1",
+    r"^(P2PHANDSHAKE|https?://[^\s?#@]+)$": lambda _, most: _filled("https://", most),
     r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$": lambda _, __: "America/Argentina/ComodRivadavia",
 }
 """Texts of a pattern that letters and digits alone do not meet."""
@@ -89,6 +92,9 @@ GIVEN: Mapping[str, Any] = {
     "spec.engine.speculative.model": "/models/" + "a" * 504,
     "spec.engine.neuron": LEFT_OUT,
     "spec.engine.kvTransfer.blockTokens": {"prefill": 128, "decode": 128},
+    "spec.kvCache.disk.claim": LEFT_OUT,
+    "spec.kvCache.disk.path": LEFT_OUT,
+    "spec.kvCache.remote": LEFT_OUT,
     "spec.gateway.mode": "endpointPicker",
     "spec.gateway.failureMode": "FailClose",
     "spec.slo.ttft": MINUTE,

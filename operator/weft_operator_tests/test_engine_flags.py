@@ -39,6 +39,8 @@ MUST_BE_MANAGED = {
     "--master-addr",
     "--master-port",
     "--kv-transfer-config",
+    "--kv-offloading-size",
+    "--kv-offloading-backend",
     "--kv-cache-dtype",
     "--kv-cache-memory-bytes",
     "--gpu-memory-utilization",
@@ -168,6 +170,11 @@ def test_values_are_no_flags(argument: str) -> None:
         ("sglang", "--quantization=fp8"),
         ("sglang", "--max-running=8"),
         ("sglang", "--chunked-prefill-size"),
+        ("sglang", "--hicache_size=100"),
+        ("sglang", "--enable-hier"),
+        ("sglang", "--hicache-storage-backend-extra-config={}"),
+        ("sglang", "--hicache-storage=file"),
+        ("sglang", "--disaggregation-decode-enable-offload"),
         ("tensorrt-llm", "--tensor_parallel_size"),
         ("tensorrt-llm", "--config=/x.yaml"),
         ("tensorrt-llm", "--disagg_cluster_uri"),
@@ -179,6 +186,7 @@ def test_values_are_no_flags(argument: str) -> None:
         ("mock", "--side-channel-port=1"),
         ("mock", "--max-num-seqs=8"),
         ("mock", "--chunk=512"),
+        ("mock", "--kv-transfer-config={}"),
     ],
 )
 def test_other_engines_have_lists_of_their_own(engine: EngineType, argument: str) -> None:
@@ -189,6 +197,9 @@ def test_other_engines_have_lists_of_their_own(engine: EngineType, argument: str
     ("engine", "argument"),
     [
         ("sglang", "--enable-metrics"),
+        ("sglang", "--hicache-write-policy=write_back"),
+        ("sglang", "--hicache-storage-prefetch-policy=timeout"),
+        ("sglang", "--hicache-mem-layout=page_first_direct"),
         ("sglang", "--disaggregation-ib-device=mlx5_0"),
         ("sglang", "--quantization-param-path=/x"),
         ("sglang", "--max-prefill-tokens=8192"),
@@ -204,7 +215,11 @@ def test_other_engines_take_their_other_flags(engine: EngineType, argument: str)
 
 
 @pytest.mark.parametrize(
-    "name", ["VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_PORT", "VLLM_DP_SIZE", "SGLANG_PORT", "DYN_X", "VLLM_MEDIA_X"]
+    "name",
+    [
+        *("VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_PORT", "VLLM_DP_SIZE", "SGLANG_PORT", "DYN_X", "VLLM_MEDIA_X"),
+        *("MOONCAKE_CONFIG_PATH", "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"),
+    ],
 )
 def test_variables_that_say_the_same_are_reserved(name: str) -> None:
     assert re.match(RESERVED_ENV, name)

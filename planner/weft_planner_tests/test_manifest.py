@@ -8,9 +8,12 @@ from weft_core.analytic import derive_profile
 from weft_core.gpus import GPUS
 from weft_core.models import MODELS
 from weft_core.profile_json import profile_to_json
+from weft_planner.evaluation.candidates import Candidate
+from weft_planner.evaluation.trials import options_of
 from weft_planner.request.manifest import choose_service, read_documents, request_from_service
 from weft_planner.request.parts import EngineRole
 from weft_planner.request.reading import RequestError
+from weft_planner.simulation import PolicyChoice
 from weft_planner_tests.requests import LLAMA
 from weft_planner_tests.test_cli import SERVICE
 
@@ -81,6 +84,19 @@ def test_each_roles_engines_have_the_limits_of_their_steps() -> None:
     assert found == [(64, 8192), (128, None)]
     assert request.routing.prefill_concurrency == 4
     assert request_from_service(service()).engine.decode == EngineRole()
+
+
+def test_tiers_of_workers_are_in_bytes() -> None:
+    cache = {"cpu": {"size": "200Gi"}, "disk": {"size": "2Ti", "claim": "kv"}}
+    request = request_from_service(service(kvCache=cache))
+    assert [(one.name, one.size) for one in request.engine.kv_tiers] == [("cpu", 200 * 2.0**30), ("disk", 2.0**41)]
+    simulated = options_of(request, Candidate("colocated", (), PolicyChoice("colocated", "", order="fcfs")))
+    assert [tier.capacity_bytes for tier in simulated.tiers] == [200 * 2.0**30, 2.0**41]
+    shared = {"cpu": {"size": "200Gi"}, "remote": {"lmcache": {"url": "lm://store:65432"}}}
+    assert [one.name for one in request_from_service(service(kvCache=shared)).engine.kv_tiers] == ["cpu"]
+    sglang = service(kvCache=cache, **{"engine.type": "sglang"})
+    assert request_from_service(sglang).engine.kv_tiers == (), "its decode workers keep no cache of prefixes"
+    assert request_from_service(service()).engine.kv_tiers == ()
 
 
 def test_engine_arguments_say_how_whole_experts_exchange_tokens_in_each_role() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_core.cost import DecodePiece
+from weft_core.kv_tiers import KVTier
 from weft_core.layouts import LayoutKind
 from weft_core.parallelism import Degree, degree_of
 from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
@@ -19,6 +20,8 @@ from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference import Reference
 from weft_planner_tests.simulated import DECODE, ONE_CLASS, TWO_CLASSES, profile, sample_of, with_degrees
 
+TIERS = (KVTier("cpu", 3e6, 5e6, 0.001), KVTier("disk", 6e6, 1e6))
+"""Room for 3,000 and 6,000 tokens of the profile's 1,000 bytes."""
 CHANGING = (DECODE[0], DecodePiece(0.018, 0.0001, 3e-7, per_chunk_token=0.0004, from_batch=3))
 """An engine that takes other kernels for three sequences and more."""
 
@@ -87,6 +90,7 @@ options = st.builds(
     prefix_cache=st.booleans(),
     admission=st.sampled_from(("oracle", "reserve")),
     retention=st.sampled_from(RETENTIONS),
+    tiers=st.sampled_from(((), (), TIERS, TIERS[:1], TIERS[1:])),
     window_s=st.sampled_from((0.3, 10.0)),
     prefill_noise_sigma=st.sampled_from((0.0, 0.3)),
     chunk_noise_sigma=st.sampled_from((0.0, 0.3)),
@@ -143,4 +147,5 @@ def test_the_compiled_simulator_does_what_the_obvious_one_does(
     assert outcome.preemptions == reference.preemptions
     assert outcome.evictions == reference.evictions
     assert outcome.read_tokens == reference.read_tokens
+    assert outcome.loaded_tokens == reference.loaded
     assert outcome.back_tokens == reference.back_tokens

@@ -63,6 +63,7 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "master-addr",
             "master-port",
             "kv-transfer-config",
+            "kv-offloading*",
             "kv-cache-dtype",
             "kv-cache-memory-bytes",
             "gpu-memory-utilization",
@@ -131,6 +132,11 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "disaggregation-mode",
             "disaggregation-transfer-backend",
             "disaggregation-bootstrap-port",
+            "disaggregation-decode-enable-offload-kvcache",
+            "enable-hierarchical-cache",
+            "hicache-size",
+            "hicache-ratio",
+            "hicache-storage-backend*",
         ),
     ),
     "tensorrt-llm": ManagedFlags(
@@ -210,6 +216,7 @@ MANAGED: Mapping[EngineType, ManagedFlags] = {
             "kv-lease-seconds",
             "handle-ttl-seconds",
             "bidirectional",
+            "kv-transfer-config",
             "nodes*",
             "node-rank",
             "leader",
@@ -232,7 +239,8 @@ FROM_A_VARIABLE = r"^[^=]*[$][(]"
 RESERVED_ENV = (
     "^((WEFT|POD|NODE|VLLM_NIXL|VLLM_MEDIA|VLLM_DP|VLLM_RAY_DP|DYN)_"
     "|NEURON_RT_ASYNC_SENDRECV"
-    "|(VLLM_HOST_IP|VLLM_PORT|VLLM_API_KEY|SGLANG_HOST_IP|SGLANG_PORT|SGLANG_API_KEY)$)"
+    "|(VLLM_HOST_IP|VLLM_PORT|VLLM_API_KEY|SGLANG_HOST_IP|SGLANG_PORT|SGLANG_API_KEY"
+    "|MOONCAKE_CONFIG_PATH|SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR)$)"
 )
 """Variables that the operator sets, or that say the same as a managed flag."""
 

@@ -85,8 +85,8 @@ class EnvVar(ApiModel):
         Rule(
             f"!self.name.matches('{RESERVED_ENV}')",
             "spec.engine.env: names that begin with WEFT_, POD_, NODE_, VLLM_NIXL_, VLLM_DP_, VLLM_RAY_DP_, "
-            "NEURON_RT_ASYNC_SENDRECV or DYN_, and the host, port and API key of vLLM and SGLang, are set by the "
-            "operator; remove this one",
+            "NEURON_RT_ASYNC_SENDRECV or DYN_, the host, port and API key of vLLM and SGLang, and where their KV tiers "
+            "are, are set by the operator; remove this one",
             lambda e: re.match(RESERVED_ENV, e.name) is None,
         ),
     )

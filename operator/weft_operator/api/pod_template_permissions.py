@@ -35,7 +35,7 @@ VOLUME_TYPES = (
 PERMISSIONS: Mapping[str, str] = MappingProxyType(
     {
         **{name: f"volumes of type {name}" for name in VOLUME_TYPES},
-        "hostPath": "volumes of type hostPath, and any path of a node as `cache.node.path`",
+        "hostPath": "volumes of type hostPath, any path of a node as `cache.node.path`, and `spec.kvCache.disk.path`",
         "appArmor": "another AppArmor profile than that of the container runtime",
         "capabilities": "capabilities beside IPC_LOCK and NET_BIND_SERVICE, and fewer dropped ones than all",
         "dns": "name servers, search domains and host aliases of the pods, by which the router would find Redis",
@@ -58,7 +58,8 @@ PERMISSIONS: Mapping[str, str] = MappingProxyType(
         "sysctls": "kernel parameters that are not safe",
         "systemPriority": "PriorityClasses whose name begins with `system-`, in fields as in patches",
         "windowsOptions": "options of Windows containers",
-        "writableClaims": "PersistentVolumeClaims without `readOnly: true`, also those of other services' weights",
+        "writableClaims": "PersistentVolumeClaims without `readOnly: true`, also those of other services' weights, "
+        "and `spec.kvCache.disk.claim`",
     }
 )
 """By name, what each of them lets a service do."""

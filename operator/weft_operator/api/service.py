@@ -15,6 +15,7 @@ from weft_operator.api.engine import Engine
 from weft_operator.api.engine_rules import ENGINE_RULES, REMOTE_ONLY
 from weft_operator.api.fields import PullSecrets, Role
 from weft_operator.api.gateway import Gateway
+from weft_operator.api.kv_cache import KV_CACHE_RULES, KvCache
 from weft_operator.api.mesh import Network
 from weft_operator.api.model import Model
 from weft_operator.api.network import NetworkPolicies
@@ -127,6 +128,9 @@ class DisaggInferenceServiceSpec(ApiModel):
     """The model that is served."""
     engine: Engine
     """The inference engine of every worker."""
+    kv_cache: KvCache | None = None
+    """Tiers below GPU memory that keep KV; none if absent. A change restarts workers one by one; another kind of remote
+    store makes a new revision."""
     slo: Slo
     """The service level objective."""
     workload: Workload
@@ -162,6 +166,7 @@ class DisaggInferenceServiceSpec(ApiModel):
         *ENGINE_RULES,
         *SPECULATIVE_RULES,
         *NEURON_RULES,
+        *KV_CACHE_RULES,
         Rule(
             "self.podTemplates.all(t, !has(t.pool) || self.capacity.pools.exists(p, p.name == t.pool))",
             "spec.podTemplates.pool: is none of spec.capacity.pools; correct the name",

@@ -19,10 +19,11 @@ from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.crd import cost_profile_crd, service_crd
 from weft_operator.api.fields import DEGREE_PATTERN, DURATION_PATTERN, QUANTITY_PATTERN
 from weft_operator.api.gateway import HOSTNAME_PATTERN
+from weft_operator.api.kv_cache import PEER_TO_PEER, kv_disk_fault
 from weft_operator.api.model_cache import node_path_fault
 from weft_operator.api.objects import Manifest
 from weft_operator.api.pod_template_permissions import permitted_in
-from weft_operator.api.quantities import resources_fault
+from weft_operator.api.quantities import resources_fault, tier_fault
 from weft_operator.api.service import GROUP, NAME_MESSAGE, VERSION, DisaggInferenceService, name_fits
 from weft_operator.api.spec_size import size_fault
 from weft_operator.render.pod_templates.overrides import pod_template_fault
@@ -87,6 +88,15 @@ PATTERN_MESSAGES = {
     r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$": (
         "must be the key of a label such as topology.kubernetes.io/rack"
     ),
+    r"^[a-z][a-z0-9+.-]*://[^\s/?#@]+:[0-9]{1,5}(/[^\s?#@]*)?$": (
+        "must be a URL with a port such as lm://lmcache.models.svc:65432, without user and password"
+    ),
+    r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?:[0-9]{1,5}$": (
+        "must be a host and a port such as mooncake-master.models.svc:50051"
+    ),
+    rf"^({PEER_TO_PEER}|https?://[^\s?#@]+)$": (
+        f"must be {PEER_TO_PEER}, or a URL such as http://mooncake-master.models.svc:8080/metadata"
+    ),
     r"^[0-9a-fA-F.:]+/[0-9]{1,3}$": "must be a range of addresses such as 10.0.0.0/8 or fd00::/8",
 }
 """The error message for each pattern of the CRDs."""
@@ -107,7 +117,13 @@ def service_messages(manifest: Json) -> list[str]:
         spec = service.spec
         permitted = permitted_in(permissions_from_env(os.environ), service.metadata.namespace)
         # A schema does not compare quantities either.
-        faults = (pod_template_fault(spec, permitted), node_path_fault(spec.model, permitted), resources_fault(spec))
+        faults = (
+            pod_template_fault(spec, permitted),
+            node_path_fault(spec.model, permitted),
+            kv_disk_fault(spec.kv_cache, permitted),
+            resources_fault(spec),
+            tier_fault(spec),
+        )
         found += [fault for fault in faults if fault is not None]
     given = manifest.get("spec")
     large = size_fault(given) if isinstance(given, Mapping) else None

@@ -7,6 +7,7 @@ operator may be able to write. Therefore both specs are checked by the same rule
 from collections.abc import Collection
 from typing import NamedTuple
 
+from weft_operator.api.kv_cache import kv_disk_fault
 from weft_operator.api.model_cache import node_path_fault
 from weft_operator.api.secret_references import SecretReference, refusal
 from weft_operator.api.service import DisaggInferenceServiceSpec
@@ -54,7 +55,11 @@ def check_permitted(
     Raises:
         StalledError: ProtectedField, SecretNotAllowed or SecretNotFound, naming the field.
     """
-    fault = pod_template_fault(spec, permitted) or node_path_fault(spec.model, permitted)
+    fault = (
+        pod_template_fault(spec, permitted)
+        or node_path_fault(spec.model, permitted)
+        or kv_disk_fault(spec.kv_cache, permitted)
+    )
     if fault is not None:
         raise StalledError("ProtectedField", fault)
     namespace = observed.service["metadata"]["namespace"]

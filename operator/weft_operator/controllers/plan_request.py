@@ -13,7 +13,7 @@ from weft_core.policies.ppd_file import table_from_json
 from weft_core.profile_json import profile_from_json
 from weft_operator.api.cost_profile import CostProfileSpec
 from weft_operator.api.objects import APPROVE_ANNOTATION, ROLLBACK_ANNOTATION, annotations_of
-from weft_operator.api.quantities import resources_fault
+from weft_operator.api.quantities import resources_fault, tier_fault
 from weft_operator.api.scaling import Schedule
 from weft_operator.api.service import DisaggInferenceService, DisaggInferenceServiceSpec
 from weft_operator.api.spec_size import size_fault
@@ -56,7 +56,12 @@ def build_plan_request(
         StalledError: the spec refers to something that does not exist or cannot be used.
     """
     spec = service.spec
-    fault = size_fault(observed.service["spec"]) or unknown_zone(spec.planning.schedules) or resources_fault(spec)
+    fault = (
+        size_fault(observed.service["spec"])
+        or unknown_zone(spec.planning.schedules)
+        or resources_fault(spec)
+        or tier_fault(spec)
+    )
     if fault:
         raise StalledError("InvalidSpec", fault)
     check_permitted(spec, observed, permitted, unmarked=observed.unmarked)

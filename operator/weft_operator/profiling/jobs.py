@@ -110,7 +110,8 @@ def _engine_pod(
 
 def _measured(rendering: Rendering) -> Rendering:
     """Return a rendering whose engines have settings for both roles: figures are of both."""
-    spec = rendering.spec.model_copy(update={"engine": measured_engine(rendering.spec.engine)})
+    # Nor have they tiers that keep KV: what a prompt had cached would not be computed.
+    spec = rendering.spec.model_copy(update={"engine": measured_engine(rendering.spec.engine), "kv_cache": None})
     return replace(rendering, record=replace(rendering.record, spec=spec))
 
 

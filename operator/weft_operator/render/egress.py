@@ -10,6 +10,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import urlsplit
 
 from weft_core.layouts import ROLES
+from weft_operator.api.kv_cache import PEER_TO_PEER
 from weft_operator.api.model_cache import cached_model
 from weft_operator.api.objects import COMPONENT_LABEL, SERVICE_LABEL, WORKER_COMPONENTS, Manifest
 from weft_operator.render.engines.container import ROUTER_PORT
@@ -50,7 +51,8 @@ def worker_egress(rendering: Rendering) -> list[Manifest]:
     by_job = cached is not None and cached.cache.claim is not None
     loaded = [] if by_job else _weights(rendering)
     loaded += [rule for rule in _adapters(rendering) if rule not in loaded]
-    return [*_common(rendering), _own(rendering), *loaded, *proxy_egress(rendering), *_named(rendering)]
+    stores = _stores(rendering)
+    return [*_common(rendering), _own(rendering), *loaded, *stores, *proxy_egress(rendering), *_named(rendering)]
 
 
 def coordinator_egress(rendering: Rendering) -> list[Manifest]:
@@ -131,6 +133,26 @@ def _adapters(rendering: Rendering) -> list[Manifest]:
     hub = None if spec.model.source is None else spec.model.source.hugging_face
     mirror = None if hub is None else hub.endpoint
     return [_public() if mirror is None else _port_of(mirror), *_proxies(rendering)]
+
+
+def _stores(rendering: Rendering) -> list[Manifest]:
+    """Return the rules for the store of a KV cache tier. At which ports Mooncake's servers hand KV out, nobody says."""
+    spec = rendering.spec
+    remote = spec.kv_cache.remote if spec.kv_cache is not None and spec.engine.type != "mock" else None
+    if remote is None:
+        return []
+    if remote.mooncake is None:
+        return [] if remote.lmcache is None else _given_port(remote.lmcache.url)
+    found = _given_port(f"//{remote.mooncake.master}")
+    metadata = remote.mooncake.metadata_server
+    return found if metadata == PEER_TO_PEER else [*found, _port_of(metadata)]
+
+
+def _given_port(url: str) -> list[Manifest]:
+    with suppress(ValueError):  # nobody can connect to a port above 65535
+        port = urlsplit(url).port
+        return [anywhere([port])] if port else []
+    return []
 
 
 def _public() -> Manifest:

@@ -121,6 +121,7 @@ class Rendering:
                 "args": list(engine.args),
                 "env": [[item.name, item.value] for item in engine.env],
                 **({"quantization": engine.quantization} if engine.quantization is not None else {}),
+                **({"kvStore": store} if (store := self._store) else {}),
                 **({"speculative": _drafts(engine.speculative)} if engine.speculative is not None else {}),
                 **(
                     {"neuron": engine.neuron.model_dump(mode="json", by_alias=True, exclude_none=True)}
@@ -133,6 +134,15 @@ class Rendering:
             },
             10,
         )
+
+    @property
+    def _store(self) -> str:
+        """Return the kind of store that holds KV beside the workers, "" without one.
+
+        vLLM manages blocks otherwise beside LMCache; tiers of a worker's own change nothing for others.
+        """
+        remote = self.spec.kv_cache.remote if self.spec.kv_cache is not None else None
+        return "" if remote is None else "mooncake" if remote.lmcache is None else "lmcache"
 
     def pool(self, name: str) -> Pool:
         """Return a pool of the capacity by name; the first one where the plan names none that is there."""

@@ -42,7 +42,17 @@ from weft_operator.render.engines.container import (
     EngineContainer,
     EngineRequest,
 )
+from weft_operator.render.engines.kv_tiers import mooncake_of
 from weft_operator.render.inputs import Rendering
+from weft_operator.render.kv_disk import (
+    MOUNT,
+    disk_of,
+    disk_sidecar,
+    disk_volume,
+    shared_memory,
+    volume_group,
+    with_tier_memory,
+)
 from weft_operator.render.mesh import mesh_marks
 from weft_operator.render.pod_templates.overrides import with_pod_templates
 from weft_operator.render.router_container import (
@@ -155,14 +165,16 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
             nodes=nodes,
             secret=rendering.name("token"),
             service=rendering.key,
+            revision=rendering.revision,
             profile_file=f"{CONFIG_FOLDER}/{_profile_key(rendering, worker)}",
         ),
     )
+    disk = disk_of(rendering, engine.tiers)
     pod: Manifest = {
         "serviceAccountName": rendering.name(),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": pod_security(),
+        "securityContext": {**pod_security(), **volume_group(rendering, disk)},
         "terminationGracePeriodSeconds": drain_seconds(rendering) + STOP_MARGIN_S,
         **pod_placement(pool),
         **pull_secrets(rendering.spec, engine=True),
@@ -172,7 +184,7 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
             *router_volumes(rendering, mounts.config),
             {
                 "name": _SHM_VOLUME,
-                "emptyDir": {"medium": "Memory", "sizeLimit": str(rendering.spec.engine.shared_memory)},
+                "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(rendering, engine.tiers)},
             },
             *([] if rendering.fixed_roles else [role_volume()]),
             *engine.volumes,
@@ -186,6 +198,9 @@ def _pod(rendering: Rendering, worker: PlannedGroup, mounts: Mounts) -> Manifest
         container, volume = sidecar(rendering, mounts, cached)
         pod["initContainers"].append(container)
         pod["volumes"].append(volume)
+    if disk is not None:
+        pod["initContainers"].append(disk_sidecar(rendering, disk, engine.tiers))
+        pod["volumes"].append(disk_volume(disk))
     claims = _claims(pool, worker.degree)
     if claims:
         pod["resourceClaims"] = claims
@@ -278,6 +293,7 @@ def _engine(rendering: Rendering, worker: PlannedGroup, pool: Pool, engine: Engi
             {"name": TMP_VOLUME, "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
             {"name": _SHM_VOLUME, "mountPath": "/dev/shm"},  # noqa: S108 - an emptyDir of the pod
             *engine.mounts,
+            *([MOUNT] if engine.tiers.folder else []),
         ],
     }
     if engine.log_on_failure:
@@ -312,16 +328,22 @@ def _engine_resources(rendering: Rendering, worker: PlannedGroup, pool: Pool, en
     """Return the engine's resources: devices from the pool, requests equal to limits as extended resources need."""
     of_pod = gpus_of(worker.degree) // _nodes(rendering, worker) // pool.gpus_of_device
     devices = {} if pool.gpus_from_claims else {pool.resource: str(of_pod)}
-    if pool.rdma is not None and rendering.record.paired:
+    if pool.rdma is not None and (rendering.record.paired or _reaches_store_by_rdma(rendering)):
         devices[pool.rdma.resource] = str(pool.rdma.count)
     asked = resources_of(rendering.engine(worker.role).resources)
-    requests = {**{name: str(amount) for name, amount in engine.requests.items()}, **asked.get("requests", {})}
+    own = {name: str(amount) for name, amount in engine.requests.items()}
+    requests, limits = with_tier_memory({**own, **asked.get("requests", {})}, asked.get("limits", {}), engine.tiers)
     claims = [{"name": claim["name"]} for claim in _claims(pool, worker.degree)]
     return {
-        "limits": dict(sorted({**asked.get("limits", {}), **devices}.items())),
+        "limits": dict(sorted({**limits, **devices}.items())),
         "requests": dict(sorted({**requests, **devices}.items())),
         **({"claims": claims} if claims else {}),
     }
+
+
+def _reaches_store_by_rdma(rendering: Rendering) -> bool:
+    store = mooncake_of(rendering.spec)
+    return store is not None and store.protocol == "rdma"
 
 
 def _claims(pool: Pool, degree: Degree) -> list[Manifest]:

@@ -1,8 +1,10 @@
-"""Numbers that options take: finite, and within what makes sense, so that a slip of the unit is refused by name."""
+"""Values that options take: tiers, and numbers within what makes sense, so that a slip of the unit is refused."""
 
 import math
 
 import click
+
+from weft_core.kv_tiers import KVTier, KVTierError, tier_from_text
 
 
 class Finite(click.FloatRange):
@@ -24,3 +26,21 @@ MEAN_TOKENS = Finite(min=0, max=MOST_TOKENS, min_open=True)
 NOISE = Finite(min=0, max=10)
 LINK_RATE = Finite(min=1e6, max=1e14)
 """Bytes per second: a rate in gigabytes is below, one in bits for a whole rack above."""
+
+
+class TierType(click.ParamType[KVTier]):
+    """A tier of KV memory, as ``tier_from_text`` reads it."""
+
+    name = "tier"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> KVTier:
+        """Return the tier, or fail with what its text must be."""
+        if isinstance(value, KVTier):
+            return value
+        try:
+            return tier_from_text(str(value))
+        except KVTierError as error:
+            self.fail(str(error), param, ctx)
+
+
+TIER = TierType()

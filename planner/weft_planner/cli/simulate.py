@@ -6,8 +6,9 @@ import click
 
 from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
+from weft_core.kv_tiers import TIER_NAMES, KVTier
 from weft_core.policies.retention import RETENTIONS, Retention
-from weft_planner.cli.ranges import RATE
+from weft_planner.cli.ranges import RATE, TIER
 from weft_planner.cli.scenarios import chosen_layout, prepare_service, scenario_options, warn_of_excess_gpus
 from weft_planner.cli.service import ServiceFlags, read_service, service_options
 
@@ -34,6 +35,15 @@ FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
     show_default=True,
     help="How engines keep the KV of idle sessions: evict the least recently used, or after Continuum's time to live.",
 )
+@click.option(
+    "--kv-tier",
+    "tiers",
+    type=TIER,
+    multiple=True,
+    metavar="NAME:SIZE[:BYTES_PER_S[:LATENCY_S]]",
+    help="Memory below each worker's GPUs that keeps KV, such as cpu:200Gi:25e9; cpu, disk, remote, once each in this "
+    "order.",
+)
 @output_option
 def simulate(
     *,
@@ -45,6 +55,7 @@ def simulate(
     rounds: int,
     prediction_error: float,
     retention: Retention,
+    tiers: tuple[KVTier, ...],
     output: str,
     **given: Any,
 ) -> int:
@@ -69,8 +80,16 @@ def simulate(
         rules = own if policy is None else policy_from(policy, like=own)
     except NamingError as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
+    if [tier.name for tier in tiers] != [name for name in TIER_NAMES if name in {tier.name for tier in tiers}]:
+        raise click.BadParameter(
+            f"give each of {', '.join(TIER_NAMES)} at most once, in this order", param_hint="--kv-tier"
+        )
     scenario = Scenario(
-        Sessions(inputs, rounds), Candidate(kind, groups, rules), error=prediction_error, retention=retention
+        Sessions(inputs, rounds),
+        Candidate(kind, groups, rules),
+        error=prediction_error,
+        retention=retention,
+        tiers=tiers,
     )
     warn_of_excess_gpus(service, scenario.candidate.gpus, command="simulate")
     asked = rates or tuple(factor * service.request.workload.arrival_rate for factor in FACTORS)

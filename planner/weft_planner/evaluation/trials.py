@@ -217,6 +217,7 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
         history="read" if request.engine.bidirectional else "recompute",
         handover=kind.handover,
         prefix_cache=kind.prefix_cache,
+        tiers=tuple(one.tier for one in engine.kv_tiers),
         window_s=request.routing.stats_window,
         prefill_noise_sigma=error,
         chunk_noise_sigma=error,

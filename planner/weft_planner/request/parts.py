@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from weft_core.kv_tiers import BYTES_PER_S, TIER_NAMES, KVTier, KVTierName
 from weft_core.layouts import LayoutKind, Role, WorkerRole
 from weft_core.parallelism import Parallelism, degree_to_json, parse_degree
 from weft_core.policies.policy import PolicyError
@@ -113,6 +114,18 @@ class EngineRole(Part):
         return self
 
 
+class KVTierSize(Part):
+    """Memory below each worker's GPUs that keeps KV: its size in bytes; bandwidth and latency of a load are assumed."""
+
+    name: KVTierName
+    size: Positive
+
+    @property
+    def tier(self) -> KVTier:
+        """Return it as the simulator takes it."""
+        return KVTier(self.name, self.size, BYTES_PER_S[self.name])
+
+
 def _unlimited(value: object) -> bool:
     return value == EngineRole()
 
@@ -135,6 +148,7 @@ class Engine(Part):
     tokens per KV block of each role, which must be equal unless ``block_pairs`` lists them; absent: what the table of
     ``type`` says (``weft_planner.request.engines``).
     ``mixed_degrees``: workers of one role may differ in degree and pool. ``prefill``, ``decode``: limits of each role.
+    ``kv_tiers``: memory below each worker's GPUs, fastest first.
     ``context_buckets``: lengths that an engine of fixed shapes is compiled for, ascending; absent: its own choice.
     What is absent is absent from JSON, too, so that hashes of other requests stay.
     """
@@ -154,6 +168,16 @@ class Engine(Part):
     context_buckets: Annotated[tuple[Count, ...], Field(min_length=1, max_length=32)] | None = Field(
         default=None, exclude_if=_absent
     )
+
+    kv_tiers: tuple[KVTierSize, ...] = Field(default=(), exclude_if=_untrue)
+
+    @field_validator("kv_tiers")
+    @classmethod
+    def _fastest_first(cls, value: tuple[KVTierSize, ...]) -> tuple[KVTierSize, ...]:
+        places = [TIER_NAMES.index(one.name) for one in value]
+        if places != sorted(set(places)):
+            raise ValueError(f"give each of {', '.join(TIER_NAMES)} at most once, in this order")
+        return value
 
     @field_validator("context_buckets")
     @classmethod

@@ -14,6 +14,7 @@ from weft_core.durations import parse_duration
 from weft_core.gpus import CORES_OF_A_CHIP, NEURON_CHIPS
 from weft_core.layouts import ROLES
 from weft_core.policies.registry import DEFAULT_CAP
+from weft_core.quantities import bytes_of
 from weft_core.strategies import powers_of_two
 from weft_planner.request.error import RequestError
 from weft_planner.silicon.all_to_all import all_to_all_of
@@ -40,6 +41,7 @@ _IN_SPEC = {
     "budgetPerHour": "planning.budgetPerHour",
     "engine.bidirectional": "engine.kvTransfer.bidirectional",
     "engine.contextBuckets": "engine.neuron.contextBuckets",
+    "engine.kvTiers": "kvCache",
     "engine.layouts": "planning.layouts",
     "engine.mixedDegrees": "planning.mixedDegrees",
     "engine.pairs": "planning.degreePairs",
@@ -99,6 +101,7 @@ def request_body(spec: Json, *, profiles: Sequence[Json] = (), trace: Mapping[st
         "engine": {
             **_engine(engine, planning, pools),
             **({"fixedRoles": True} if _fixed_roles(engine, spec.get("podTemplates")) else {}),
+            **_kv_tiers(engine, _object(spec, "kvCache", "spec", optional=True)),
         },
         "slo": {key: _seconds(slo, key, "spec.slo") for key in ("ttft", "itl") if key in slo}
         | _some(slo, "percentile", "attainment", "unit", "itlStatistic"),
@@ -148,6 +151,18 @@ def _engine(engine: Json, planning: Json, pools: Sequence[object]) -> Body:
         pairs = _list(planning, "degreePairs", "spec.planning")
         form["pairs"] = [_pair(pair, f"spec.planning.degreePairs[{i}]") for i, pair in enumerate(pairs)]
     return form
+
+
+def _kv_tiers(engine: Json, cache: Json) -> Body:
+    """Return the tiers that decode workers read their sessions' KV from; SGLang's keep no cache of prefixes.
+
+    The size of a store that workers share is not known here.
+    """
+    if engine.get("type", ENGINE) == "sglang":
+        return {}
+    tiers = {name: _object(cache, name, "spec.kvCache", optional=True) for name in ("cpu", "disk")}
+    found = [{"name": name, "size": bytes_of(tier.get("size"))} for name, tier in tiers.items() if tier]
+    return {"kvTiers": found} if found else {}
 
 
 def _fixed_roles(engine: Json, templates: object) -> bool:

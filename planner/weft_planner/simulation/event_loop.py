@@ -8,6 +8,7 @@ from weft_planner.simulation.events.kv_returned import end_kv_return
 from weft_planner.simulation.events.prefill_end import end_whole_prefill
 from weft_planner.simulation.events.role_change import finish_drain, finish_role_change, start_role_change
 from weft_planner.simulation.events.round_arrival import arrive
+from weft_planner.simulation.events.session_loaded import end_load
 from weft_planner.simulation.events.session_moved import end_migration
 from weft_planner.simulation.events.step_end import end_step
 from weft_planner.simulation.events.tick import record_tick
@@ -23,6 +24,7 @@ from weft_planner.simulation.records import (
     CHANGE,
     EXPIRE,
     IDLE,
+    LOADED,
     MOVED,
     NET,
     PREFILL,
@@ -40,6 +42,7 @@ from weft_planner.simulation.retention import observe_wait
 from weft_planner.simulation.rounds import bind_waiting
 from weft_planner.simulation.routing import route_round
 from weft_planner.simulation.state_type import state_at
+from weft_planner.simulation.tiers import start_load
 
 
 @jitable
@@ -64,6 +67,8 @@ def handle(state: SimulationState, kind: int, subject: int, now: float) -> None:
         mark_dirty(state, subject)
     elif kind == MOVED:
         end_migration(state, subject, now)
+    elif kind == LOADED:
+        end_load(state, subject, now)
     elif kind == TICK:
         record_tick(state, now)
     elif kind == CHANGE:
@@ -81,7 +86,8 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
     while row >= 0 and admit(state, row, worker):
         remove(state, waiting, row)
         observe_wait(state, row, now)
-        route_round(state, row, worker, now)
+        if state.rules[0].tiers == 0 or not start_load(state, row, worker, now):
+            route_round(state, row, worker, now)
         row = state.lists[waiting].first
     if w.mode == IDLE:
         if w.alone == 1:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, Link
+from weft_core.kv_tiers import TIER_NAMES
 from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.inputs import MAX_WINDOW
 from weft_core.policies.policy import PolicyError
@@ -67,6 +68,7 @@ def initial_state(
     slots = int(rules["slots"][0])
     most_events = 4 * sample.sessions + 4 * workers + len(options.changes) + 1024
     most_events += sample.rows if options.retention == "ttl" else 0
+    most_events += sample.sessions if options.tiers else 0
     totals = np.zeros(1, records.TOTALS)
     totals["random"] = 1 + seed % 2147483645
     totals["net_at"] = math.inf
@@ -97,6 +99,7 @@ def initial_state(
         rows=rows_of(sample, options, seed),
         sessions=sessions_of(sample, options, seed),
         workers=fleet,
+        tiers=tiers_of(layout, costs, options),
         per_class=np.zeros((workers, len(slo)), records.PER_CLASS),
         events=np.zeros(most_events, records.EVENTS),
         links=links_of(layout, costs, options),
@@ -225,6 +228,7 @@ def rules_of(
     )
     rules["caches"] = options.prefix_cache and (options.handover == "pull" or not POLICIES[policy.route].reads_history)
     rules["oracle"] = options.admission == "oracle"
+    rules["tiers"] = bool(options.tiers)
     rules["ttl"] = options.retention == "ttl"
     rules["reads_windows"] = POLICIES[policy.route].reads_windows
     rules["reads_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in (IMD, MODES["remote-jsq"])
@@ -312,6 +316,20 @@ def workers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Option
     fleet["last_chosen"] = -1e9
     fleet["out_free"] = fleet["in_free"] = fleet["next_slice_at"] = -math.inf  # samples begin before time 0
     return fleet
+
+
+def tiers_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options) -> records.Records:
+    """Return the tiers of every worker, in tokens; one that there is not holds nothing."""
+    found = np.zeros((len(layout.workers), len(TIER_NAMES)), records.TIERS)
+    for tier in options.tiers:
+        for at, worker in enumerate(layout.workers):
+            size = costs[worker.pool].kv_bytes_per_token
+            one = found[at, TIER_NAMES.index(tier.name)]
+            one["capacity"] = tier.capacity_tokens(size) // layout.parts_of(worker.degree)
+            one["latency"] = tier.latency_s
+            one["per_token"] = size / tier.bytes_per_s
+    found["free_at"] = -math.inf
+    return found
 
 
 def links_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options) -> records.Records:

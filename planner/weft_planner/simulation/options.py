@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from weft_core.kv_tiers import TIER_NAMES, KVTier
 from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.retention import RETENTIONS, Retention
 from weft_planner.simulation.layout import SimulationError
@@ -106,6 +107,7 @@ class Options:
       preempts; ``reserve`` allocates as sequences grow, evicts idle sessions and preempts running ones when full.
     * ``retention``: which idle sessions are evicted first with ``reserve``, and which are not: see
       ``weft_core.policies.retention``.
+    * ``tiers``: memory below each worker's GPUs, fastest first, where decode workers keep the KV of rounds.
     * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.
     * ``prefill_noise_sigma``: lognormal error of whole prefills against their predictions, which have none;
       ``chunk_noise_sigma``: the same for what chunks add to steps.
@@ -128,6 +130,7 @@ class Options:
     prefix_cache: bool = True
     admission: Admission = "reserve"
     retention: Retention = "lru"
+    tiers: tuple[KVTier, ...] = ()
     window_s: float = 10.0
     prefill_noise_sigma: float = 0.0
     chunk_noise_sigma: float = 0.0
@@ -171,6 +174,9 @@ class Options:
         ):
             if value not in known:
                 raise SimulationError(f"{name}: {value!r} is none of {', '.join(known)}")
+        places = [TIER_NAMES.index(tier.name) for tier in self.tiers]
+        if places != sorted(set(places)):
+            raise SimulationError(f"tiers: give each of {', '.join(TIER_NAMES)} at most once, in this order")
         for change in self.changes:
             if math.isnan(change.at) or change.at == math.inf or change.to not in CHANGES or change.delay_s < 0:
                 raise SimulationError(

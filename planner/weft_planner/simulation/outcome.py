@@ -33,8 +33,8 @@ class Outcome:
     marks the rounds of the sessions between warm-up and cool-down. ``busy`` is the share of the observed window that a
     worker computed, ``kv_peak`` its largest KV use in tokens, ``queue_mean`` its mean number of queued and running
     prefills. ``cut_short``: the run was ended by a limit on events, as no work got done any more (memory so overloaded
-    that sequences only displace one another). Tokens moved: history read by prefill workers, KV sent back, and KV of
-    sessions that changed workers.
+    that sequences only displace one another). Tokens moved: history read by prefill workers, KV sent back, KV of
+    sessions that changed workers, and history loaded from tiers below the GPUs.
     """
 
     sample: Sample
@@ -64,6 +64,7 @@ class Outcome:
     read_tokens: float
     back_tokens: float
     moved_tokens: float
+    loaded_tokens: float
     recomputed_tokens: float
     preemptions: int
     evictions: int

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from weft_core.kv_tiers import TIER_NAMES
 from weft_core.policies.inputs import LocalFigures, RemoteFigures, TaskFigures
 
 Records: TypeAlias = NDArray[np.void]
@@ -30,16 +31,16 @@ RULES = _record(
     # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
     "caches pull oracle ttl reads_windows reads_gaps delays itl_statistic ring peaks slots workers classes "
-    "sessions events ticks params prefill_figures step_figures decide choose place",
+    "sessions events ticks params prefill_figures step_figures tiers decide choose place",
 )
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
 length of the ring of finishing steps, a power of 2; ``ttl``: 1 where idle sessions' KV has a time to live;
 ``prefill_tokens``, ``decode_tokens``: the most tokens of a step of a worker with this role, NO_LIMIT where its engine
-has none; ``sessions``, ``events``, ``ticks``, ``params``, ``…_figures``: lengths of these tables; ``decide``,
-``choose``, ``place``: addresses of the policies' machine code."""
+has none; ``tiers``: 1 where engines have memory below the GPUs'; ``sessions``, ``events``, ``ticks``, ``params``,
+``…_figures``: lengths of these tables; ``decide``, ``choose``, ``place``: addresses of the policies' machine code."""
 
 TOTALS = _record(
-    f8="now read_tokens returned_tokens moved_tokens recomputed net_at net_time tick_s rate_from needed_kv "
+    f8="now read_tokens returned_tokens moved_tokens recomputed loaded net_at net_time tick_s rate_from needed_kv "
     "evicted_wait_s rounds_done rounds_left done_squares left_squares round_products",
     i8="sequence events event_limit heap kv_freed dirty random cursor preemptions evictions resent net arrivals "
     "arrivals_before ticks error choices decoding evicted_waits round_points",
@@ -74,12 +75,13 @@ ROWS = _record(
 """
 
 SESSION = _record(
-    f8="arrival prefix reserve kv_tokens kv_before gap_s hash",
-    i8="first_row rounds slo_class bound moving awaits_kv missed_ttft gaps late_gaps",
+    f8="arrival prefix reserve kv_tokens kv_before gap_s hash below",
+    i8="first_row rounds slo_class bound moving awaits_kv missed_ttft gaps late_gaps tier below_at",
 )
 """Per session: ``hash`` is a random number in [0, 1), ``kv_tokens`` its KV on its decode worker, ``moving`` 1 while
 that KV is sent to another worker, ``kv_before`` what it brings there of rounds that the sample does not have,
-``awaits_kv`` 1 while its next round waits for that, ``missed_ttft`` 1 once a TTFT was late."""
+``awaits_kv`` 1 while its next round waits for that, ``missed_ttft`` 1 once a TTFT was late. ``below`` tokens of it are
+in tier ``tier`` of worker ``below_at``, 0 for none."""
 
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start work_s queue_s queue_tokens queue_work "
@@ -102,6 +104,9 @@ beside ``kv_used``; ``assigned``: sessions whose first prefill it was given; ``n
 arrives, ``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends its
 sessions' KV to others; ``both``: 1 if as a decode worker it prefills for the sessions of others, too; ``costs_of``: the
 first worker of its pool and degree."""
+
+TIERS = _record(f8="capacity used latency per_token free_at")
+"""Per worker and tier below its GPUs' memory, in tokens and seconds; ``free_at``: when the last load from it ends."""
 
 PER_CLASS = _record(i8="late_steps active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""
@@ -165,6 +170,7 @@ SWITCH = 8  # worker
 TICK = 9
 SLICE = 10  # the next slice has reached its engine; worker
 EXPIRE = 11  # the time to live of an idle session's KV is over; worker
+LOADED = 12  # a session's KV is back from a tier below the GPUs; row
 
 # Lists of rows; each worker has one of every kind, UNBOUND there is one.
 QUEUE = 0  # prefill tasks in order of arrival, the running one included
@@ -176,8 +182,9 @@ EVICTABLE = 5  # idle sessions whose KV is still there, the longest idle first, 
 PULL = 6  # prefilled elsewhere; the engine fetches their KV from its next step on
 KEPT = 7  # prompts in the prefix cache of a worker that prefills for others, the least recently used first
 ENGINE = 8  # prefills in the engine of a prefill worker that computes them in steps, in the order they came
-SLOT = 9  # decoding, by the step at which they finish
-LISTS = 10
+BELOW = 9  # a list for each tier: sessions with KV there, the least recently used first, by their first row
+SLOT = BELOW + len(TIER_NAMES)  # decoding, by the step at which they finish
+LISTS = SLOT + 1
 
 # Places in ``options.LINKS``, where "none" is 0.
 FIFO_LINKS = 1
@@ -203,6 +210,7 @@ class SimulationState(NamedTuple):
     rows: Records
     sessions: Records
     workers: Records
+    tiers: Records
     per_class: Records
     events: Records
     links: Records
@@ -265,6 +273,7 @@ TABLES: Mapping[str, tuple[Any, int]] = {
     "rows": (ROWS, 1),
     "sessions": (SESSION, 1),
     "workers": (WORKERS, 1),
+    "tiers": (TIERS, 2),
     "per_class": (PER_CLASS, 2),
     "events": (EVENTS, 1),
     "links": (LINK, 2),

@@ -18,6 +18,7 @@ from weft_planner.simulation.memory import (
 from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import ARRIVE, JOINING, MOVED, SERVED, SimulationState
 from weft_planner.simulation.retention import observe_rounds, start_time_to_live
+from weft_planner.simulation.tiers import write_below
 from weft_planner.simulation.transfers import send
 
 
@@ -93,6 +94,8 @@ def complete_round(state: SimulationState, row: int, now: float) -> None:
     r.finished = now
     r.state = SERVED
     session.kv_tokens = r.history + r.increment + 1 + r.generated + r.steps_left
+    if state.rules[0].tiers == 1:
+        write_below(state, r.session, session.bound, session.kv_tokens)
     if row + 1 == session.first_row + session.rounds:
         if state.rules[0].ttl == 1:
             observe_rounds(state, session.rounds)

@@ -128,6 +128,7 @@ def _outcome(
         read_tokens=float(totals["read_tokens"]),
         back_tokens=float(totals["returned_tokens"]),
         moved_tokens=float(totals["moved_tokens"]),
+        loaded_tokens=float(totals["loaded"]),
         recomputed_tokens=float(totals["recomputed"]),
         preemptions=int(totals["preemptions"]),
         evictions=int(totals["evictions"]),

@@ -70,7 +70,9 @@ class Summary:
     read_tokens: float
     back_tokens: float
     moved_tokens: float
+    loaded_tokens: float
     recomputed_tokens: float
+    history_tokens: float
     events: int
 
     @property
@@ -166,7 +168,9 @@ def summarise(outcomes: Sequence[Outcome], reading: Reading = PER_SESSION) -> Su
         read_tokens=_mean([o.read_tokens for o in outcomes]),
         back_tokens=_mean([o.back_tokens for o in outcomes]),
         moved_tokens=_mean([o.moved_tokens for o in outcomes]),
+        loaded_tokens=_mean([o.loaded_tokens for o in outcomes]),
         recomputed_tokens=_mean([o.recomputed_tokens for o in outcomes]),
+        history_tokens=_mean([float(o.sample.history[o.state == SERVED].sum()) for o in outcomes]),
         events=sum(o.events for o in outcomes),
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from weft_core.cost import CostProfile
+from weft_core.kv_tiers import KVTier
 from weft_core.policies.retention import Retention
 from weft_core.slo import Reading
 from weft_planner.evaluation import samples
@@ -68,7 +69,8 @@ class Scenario:
     """What is simulated; ``speed`` is that of the GPUs against the cost profile's: 0.8 takes a quarter longer.
 
     ``error``: lognormal sigma of what prefills and slices really take against the profile, which the rules go by.
-    ``retention``: which idle sessions' KV is evicted first.
+    ``retention``: which idle sessions' KV is evicted first; ``tiers``: memory below each worker's GPUs that has it
+    then, those of the service where there is none.
     """
 
     sessions: Sessions
@@ -76,6 +78,7 @@ class Scenario:
     speed: float = 1.0
     error: float = 0.0
     retention: Retention = "lru"
+    tiers: tuple[KVTier, ...] = ()
 
     @property
     def name(self) -> str:
@@ -135,7 +138,13 @@ class Scenario:
     @property
     def _options(self) -> Options:
         known = options_of(self.sessions.inputs.request, self.candidate)
-        return replace(known, prefill_noise_sigma=self.error, chunk_noise_sigma=self.error, retention=self.retention)
+        return replace(
+            known,
+            prefill_noise_sigma=self.error,
+            chunk_noise_sigma=self.error,
+            retention=self.retention,
+            tiers=self.tiers or known.tiers,
+        )
 
     def _profiles(self, profiles: Mapping[str, CostProfile]) -> Mapping[str, CostProfile]:
         if self.speed == 1.0:

@@ -18,6 +18,11 @@ def share(value: float | None) -> str:
     return UNKNOWN if value is None or not math.isfinite(value) else f"{100 * value:.0f}%"
 
 
+def fine_share(value: float) -> str:
+    """Return a share in percent, with a digit after the point below ten."""
+    return f"{100 * value:.1f}%" if value < 0.1 else share(value)
+
+
 def share_interval(estimate: Estimate | None) -> str:
     """Return a share with its interval where there is one: 93% (91-95)."""
     if estimate is None or not math.isfinite(estimate.value):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from weft_core.json_fields import finite_or_none
 from weft_core.prediction import Estimate
@@ -12,6 +13,7 @@ from weft_planner.tables import figures
 from weft_planner.tables.writing import NOTICE, QUIET, Paragraph, Part, TableCell, TextTable, held
 
 Json = dict[str, object]
+GIB = 2.0**30
 
 
 def load_parts(scenario: Scenario, rows: Sequence[LoadRow], *, name: str) -> list[Part]:
@@ -38,11 +40,30 @@ def _parts(scenario: Scenario, rows: Sequence[LoadRow], name: str) -> Iterator[P
         f"{events:,} events in all. HELD: at least {slo.attainment:.0%} within the SLO.",
         style=QUIET,
     )
+    yield Paragraph(_history(scenario, rows), style=QUIET)
     for remark in dict.fromkeys(remark for row in rows for remark in row.remarks):
         at = ", ".join(f"{row.rate:.3g}/s" for row in rows if remark in row.remarks)
         yield Paragraph(f"at {at}: {remark}.", lead="Note:", style=NOTICE)
     for note in request.workload.assumptions:
         yield Paragraph(f"{note[0].upper()}{note[1:]}.", lead="Note:", style=QUIET)
+
+
+def _history(scenario: Scenario, rows: Sequence[LoadRow]) -> str:
+    """Say what happens to the KV of idle sessions, and what that does to histories at the highest rate."""
+    rule = "least recently used first" if scenario.retention == "lru" else "not before its time to live (Continuum)"
+    below = "".join(f", then in {tier.name} ({tier.capacity_bytes / GIB:,.0f} GiB a worker)" for tier in scenario.tiers)
+    most = rows[-1]
+    found = most.summary
+    shares = [
+        f"{figures.fine_share(tokens / found.history_tokens)} {what}"
+        for tokens, what in (
+            (found.recomputed_tokens, "computed again"),
+            (found.loaded_tokens if scenario.tiers else None, "loaded from tiers"),
+        )
+        if tokens is not None and found.history_tokens > 0
+    ]
+    of = f" Of history tokens, at {most.rate:.3g}/s: {', '.join(shares)}." if shares else ""
+    return f"Idle sessions' KV is evicted {rule}{below}.{of}"
 
 
 def _row(scenario: Scenario, row: LoadRow, goal: float) -> list[str | TableCell]:
@@ -77,6 +98,8 @@ def load_body(scenario: Scenario, rows: Sequence[LoadRow], *, complete: bool) ->
         "kind": candidate.kind,
         "gpus": candidate.gpus,
         "policy": str(candidate.policy),
+        "retention": scenario.retention,
+        "kvTiers": [asdict(tier) for tier in scenario.tiers],
         "complete": complete,
         "rates": [{"arrivalRate": row.rate, **summary_body(row.summary), "remarks": list(row.remarks)} for row in rows],
     }
@@ -99,6 +122,9 @@ def summary_body(found: Summary) -> Json:
         "queueMean": list(found.queue_mean),
         "localShare": finite_or_none(found.local_share),
         "preemptions": found.preemptions,
+        "historyTokens": found.history_tokens,
+        "recomputedTokens": found.recomputed_tokens,
+        "loadedTokens": found.loaded_tokens,
         "runs": found.seeds,
         "sessions": found.sessions,
         "events": found.events,

@@ -101,6 +101,42 @@ def admit(world: World, row: Round, engine: Engine, now: float) -> bool:
     return True
 
 
+def write_below(world: World, row: Round, engine: Engine) -> None:
+    """Write a session's KV to the first tier; the least recently used moves down where one is full."""
+    session = row.session
+    for other in world.engines:
+        for tier in other.below:
+            if session in tier:
+                tier.remove(session)
+    if not engine.below:
+        return
+    session.below = session.kept
+    engine.below[0].append(session)
+    for number, tier in enumerate(engine.below):
+        room = world.tiers[number][0] // world.layout.parts_of(world.layout.workers[engine.number].degree)
+        while sum(one.below for one in tier) > room:
+            lost = tier.pop(0)
+            if number + 1 < len(engine.below):
+                engine.below[number + 1].append(lost)
+
+
+def loads(world: World, row: Round, engine: Engine, now: float) -> bool:
+    """Start to load what a round's session has in a tier of its engine, if its KV was evicted."""
+    session = row.session
+    for number, tier in enumerate(engine.below):
+        if session in tier and session.kept == 0 and not row.preempted:
+            tier.remove(session)
+            tier.append(session)
+            row.present = min(session.below, row.history)
+            session.kept = row.history + row.increment + 1 + max(0, len(row.emitted) - 1)
+            _, latency, per_token = world.tiers[number]
+            engine.loads_until[number] = max(now, engine.loads_until[number]) + latency + row.present * per_token
+            world.loaded += row.present
+            world.push(engine.loads_until[number], "end_load", row)
+            return True
+    return False
+
+
 def end_session(world: World, row: Round, engine: Engine) -> None:
     """Unbind a session and free what it kept."""
     if row in engine.idle:

@@ -18,6 +18,7 @@ class Session:
     worker: "Engine | None" = None
     kept: float = 0.0
     kept_before: float = 0.0
+    below: float = 0.0
     late: bool = False
 
 
@@ -119,3 +120,5 @@ class Engine:
     chosen: float = -1e9
     out: float = 0.0
     into: float = 0.0
+    below: list[list[Session]] = field(default_factory=list)
+    loads_until: list[float] = field(default_factory=list)

@@ -5,7 +5,16 @@ from collections.abc import Callable
 from typing import cast
 
 from weft_planner_tests.reference.engines import begin, compute
-from weft_planner_tests.reference.memory import admit, end_session, give_time_to_live, place, queue, shed
+from weft_planner_tests.reference.memory import (
+    admit,
+    end_session,
+    give_time_to_live,
+    loads,
+    place,
+    queue,
+    shed,
+    write_below,
+)
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.routing import start_round
 from weft_planner_tests.reference.world import World
@@ -32,7 +41,9 @@ class Reference(World):
                 continue
             engine = self.dirty.pop()
             while engine.waiting and admit(self, engine.waiting[0], engine, now):
-                start_round(self, engine.waiting.pop(0), now)
+                row = engine.waiting.pop(0)
+                if not loads(self, row, engine, now):
+                    start_round(self, row, now)
             if not any(mate.busy for mate in engine.mates):
                 for mate in engine.mates:
                     begin(self, mate, now)
@@ -73,6 +84,10 @@ class Reference(World):
             self.room = True
         else:
             queue(self, row, home)
+
+    def end_load(self, row: Round, now: float) -> None:
+        row.session.kept = row.present
+        start_round(self, row, now)
 
     def end_read(self, row: Round, now: float) -> None:
         assert row.at is not None
@@ -191,6 +206,7 @@ class Reference(World):
         home = row.home
         row.finished, row.state = now, 1
         row.session.kept = row.history + row.increment + row.tokens
+        write_below(self, row, home)
         following = row.place + 1
         if following == len(row.session.rounds):
             self.rounds_seen += [(k, following - k) for k in range(1, following)]

@@ -67,6 +67,14 @@ class World:
                 session.kept_before = row.history
             session.rounds.append(row)
             self.rows.append(row)
+        self.tiers = [
+            (
+                tier.capacity_tokens(profile.kv_bytes_per_token),
+                tier.latency_s,
+                profile.kv_bytes_per_token / tier.bytes_per_s,
+            )
+            for tier in options.tiers
+        ]
         self.engines = [
             Engine(
                 i,
@@ -84,6 +92,8 @@ class World:
             first = engine.number - worker.batch % parts.dp
             engine.mates = self.engines[first : first + parts.dp]
             whole = self.engines[engine.number - worker.batch]
+            engine.below = [[] for _ in self.tiers]
+            engine.loads_until = [-math.inf for _ in self.tiers]
             engine.stages = [0.0] * parts.pp if engine is whole else whole.stages  # one list for all its batches
         self.tokens_of_kind = [[r.tokens for r in self.rows if r.session.kind == k] for k in range(len(slo))]
         self.events: list[tuple[float, int, str, object]] = []
@@ -96,6 +106,7 @@ class World:
         self.random = 1 + seed % 2147483645
         self.rate_from, self.count, self.count_before = self.sessions[0].arrival, 0, 0
         self.preemptions = self.evictions = 0
+        self.loaded = 0.0
         self.ttl = options.retention == "ttl"
         self.waits: list[float] = []
         self.rounds_seen: list[tuple[int, int]] = []

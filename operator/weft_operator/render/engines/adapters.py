@@ -7,6 +7,7 @@ from weft_operator.api.engine_merge import engine_of_role
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines import mock, neuron, sglang, tensorrt_llm, vllm
 from weft_operator.render.engines.container import EngineContainer, EngineRequest, KvPorts
+from weft_operator.render.engines.vllm_connectors import tier_files
 
 __all__ = [
     "ENGINES",
@@ -52,6 +53,8 @@ def engine_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[s
     """Return files that engines read beside the routers', by name; most engines need none."""
     if spec.engine.type == "neuron":
         return neuron.engine_files(spec)
+    if spec.engine.type == "vllm":
+        return tier_files(spec)
     return tensorrt_llm.options_files(spec, paired=paired) if spec.engine.type == "tensorrt-llm" else {}
 
 

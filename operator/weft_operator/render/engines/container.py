@@ -38,6 +38,18 @@ _NO_SERVICE = ServiceKey("", "")
 
 
 @dataclass(frozen=True, slots=True)
+class PodTiers:
+    """What the KV cache tiers of an engine take of each of its pods."""
+
+    memory: int = 0
+    """Bytes on top of the container's memory."""
+    shared_memory: int = 0
+    """Bytes of these in /dev/shm."""
+    folder: str = ""
+    """The folder of its files, "" where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """The worker an engine is started for; ``default_image`` serves where the spec names none.
 
@@ -54,6 +66,8 @@ class EngineRequest:
     nodes: int = 1
     secret: str = ""
     service: ServiceKey = _NO_SERVICE
+    revision: str = ""
+    """What workers share that exchange KV (``Rendering.revision``): KV of another one is of no use."""
     profile_file: str = f"{CONFIG_FOLDER}/profile.json"
 
     @property
@@ -92,6 +106,7 @@ class EngineContainer:
     """Whether the kubelet keeps the end of its log when it fails, for what the operator says of it."""
     requests: dict[str, str | int] = field(default_factory=dict)
     """CPU and memory to set aside where the spec says nothing."""
+    tiers: PodTiers = PodTiers()
 
 
 @dataclass(frozen=True, slots=True)

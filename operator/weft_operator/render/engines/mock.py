@@ -1,4 +1,8 @@
-"""The mock engine: follows the cost profile in real time, needs no GPU, speaks vLLM's protocol."""
+"""The mock engine: follows the cost profile in real time, needs no GPU, speaks vLLM's protocol.
+
+Where a service has KV cache tiers it is given vLLM's flag for them, which it checks, and the sizes of those of a
+worker's own, which it models. It keeps no bytes in them, so its pods have no memory or volumes for them.
+"""
 
 from weft_core.parallelism import parallelism_of
 from weft_core.plan import Role
@@ -19,9 +23,13 @@ from weft_operator.render.engines.container import (
     KvPorts,
     given_flags,
 )
+from weft_operator.render.engines.kv_tiers import worker_tiers
 from weft_operator.render.engines.model_source import weights_of
+from weft_operator.render.engines.vllm_connectors import transfer_config
 
 FIXED_ROLE = False
+_AS_VLLM = ("mock", "vllm")
+"""The engines that a mock engine stands in for with vLLM's connectors."""
 
 
 def kv_ports(_spec: DisaggInferenceServiceSpec, _role: Role) -> KvPorts:
@@ -71,6 +79,9 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     args += given_flags({"max-num-seqs": engine.max_num_seqs, "shared-work": _shared_work(spec, request)})
     if mock.kv_capacity_tokens is not None:
         args.append(f"--kv-capacity={mock.kv_capacity_tokens}")
+    if spec.kv_cache is not None and spec.engine.type in _AS_VLLM:
+        args.append(f"--kv-transfer-config={transfer_config(spec, request)}")
+        args += [f"--kv-tier={name}:{size}" for name, size in worker_tiers(spec)]
     if not loads_at_run_time(spec):
         args += [f"--lora-module={name}" for name in adapter_places(spec)]
     weights = weights_of(spec, request.service)

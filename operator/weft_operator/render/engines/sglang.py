@@ -5,9 +5,17 @@ bootstrap server listens where the API does (``start_disagg_service`` hands it `
 listens on the pod's address, of whichever family: the network policy is what keeps strangers off it, and may not be
 switched off.
 
+KV cache tiers are those of HiCache (docs/advanced_features/hicache_best_practices, hicache_design;
+mem_cache/hicache_storage.py, storage/mooncake_store): ``--hicache-size`` is the 10^9 bytes of each GPU's process, and
+one storage backend may be below. Decode workers keep no cache of prefixes, so memory and files of their own would serve
+nobody: they hand their KV to a store that prefill workers read (``--disaggregation-decode-enable-offload-kvcache``), or
+have no tiers.
+
 On several nodes (docs/references/multi_node_deployment) the first one serves; on the others nothing but a health page
 listens on the API's port.
 """
+
+import json
 
 from weft_core.parallelism import parallelism_of
 from weft_core.plan import Role
@@ -25,7 +33,16 @@ from weft_operator.render.engines.container import (
     EngineContainer,
     EngineRequest,
     KvPorts,
+    PodTiers,
     given_flags,
+)
+from weft_operator.render.engines.kv_tiers import (
+    cpu_bytes,
+    disk_folder,
+    gpus_per_node,
+    mooncake_of,
+    per_gpu,
+    store_prefix,
 )
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
@@ -82,6 +99,45 @@ def _speculation(asked: Speculative | None) -> list[str]:
     return args
 
 
+def _host_gigabytes(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> int:
+    """Return the 10^9 bytes of host memory of each GPU's process, 0 where workers of the role have none."""
+    if not cpu_bytes(spec) or (request.role != "prefill" and mooncake_of(spec) is None):
+        return 0
+    return max(1, per_gpu(cpu_bytes(spec), request) // 10**9)  # of 0 SGLang would choose it itself
+
+
+def _tiers(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> list[str]:
+    """Return the flags of HiCache."""
+    host, store = _host_gigabytes(spec, request), mooncake_of(spec)
+    if not host:
+        return []
+    prefill = request.role == "prefill"
+    args = ["--enable-hierarchical-cache" if prefill else "--disaggregation-decode-enable-offload-kvcache"]
+    args.append(f"--hicache-size={host}")
+    if disk_folder(spec, request):
+        args.append("--hicache-storage-backend=file")
+    if store is not None:
+        config = {
+            "master_server_address": store.master,
+            "metadata_server": store.metadata_server,
+            "protocol": store.protocol,
+            "local_hostname": _POD_IP,
+            "global_segment_size": 0,  # the servers of the store hold all KV
+            "extra_backend_tag": store_prefix(request),
+        }
+        args += [
+            "--hicache-mem-layout=page_first",  # the only one that Mooncake takes
+            "--hicache-storage-backend=mooncake",
+            f"--hicache-storage-backend-extra-config={json.dumps(config, separators=(',', ':'))}",
+        ]
+    return args
+
+
+def _pod_tiers(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> PodTiers:
+    memory = _host_gigabytes(spec, request) * 10**9 * gpus_per_node(request)
+    return PodTiers(memory=memory, folder=disk_folder(spec, request) if memory else "")
+
+
 def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> EngineContainer:
     """Return SGLang's command line, environment and volumes."""
     weights, prefill = weights_of(spec, request.service), request.role == "prefill"
@@ -112,6 +168,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     if prefill:
         args.append(f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}")
     args += _speculation(drafts_of(engine.speculative, request.settings_role))
+    args += _tiers(spec, request)
     block_size = engine.kv_transfer.block_size(request.settings_role)
     if block_size is not None:
         args.append(f"--page-size={block_size}")
@@ -126,16 +183,23 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
             "--lora-paths",
             *(f"{name}={place}" for name, place in places.items()),
         ]
+    tiers = _pod_tiers(spec, request)
     return EngineContainer(
         image=engine.image or request.default_image,
         command=("python3", "-m", "sglang.launch_server"),
         args=(*args, *engine.args),
         host=_POD_NAME if prefill else LOOPBACK,
         ports=(("kv", BOOTSTRAP_PORT),) if prefill else (),
-        env=(("SGLANG_HOST_IP", "$(POD_IP)"), *CACHE_ENV, *weights.env),
+        env=(
+            ("SGLANG_HOST_IP", "$(POD_IP)"),
+            *CACHE_ENV,
+            *((("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", tiers.folder),) if tiers.folder else ()),
+            *weights.env,
+        ),
         secret_env=weights.secret_env,
         volumes=(*weights.volumes, *volumes),
         mounts=(*weights.mounts, *mounts),
         start_seconds=LOAD_TIMEOUT_S,
         probe_period=10,
+        tiers=tiers,
     )

@@ -4,6 +4,9 @@ Flags: ``trtllm-serve serve --help``; what has no flag is in a file of its LLM A
 the cache transceiver, and the overlap scheduler, which context servers do not support. ``--extra_llm_api_options``
 is the name of that flag in every 1.x; ``--config`` came later.
 
+A KV cache tier in CPU memory is ``host_cache_size`` of ``kv_cache_config`` (docs/features/kvcache, "Offloading"), in
+bytes of each GPU's process; ``disk_cache_size`` came after version 1.3.
+
 On several nodes its ranks are placed by Ray (examples/ray_orchestrator, ``orchestrator_type``), which needs neither ssh
 between pods nor an MPI launcher: the first node is Ray's head and serves, the others lend it their GPUs. The image must
 hold Ray.
@@ -12,10 +15,10 @@ hold Ray.
 from collections.abc import Mapping
 from typing import Any
 
-from weft_core.parallelism import parallelism_of
+from weft_core.parallelism import gpus_of, parallelism_of
 from weft_core.plan import Role, canonical_json
 from weft_operator.api.engine_merge import engine_of_role
-from weft_operator.api.possible_strategies import may_span_nodes, most_ranks
+from weft_operator.api.possible_strategies import may_span_nodes, most_ranks, possible_sizes
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.api.speculative import Speculative, drafts_of
 from weft_operator.render.engines.container import (
@@ -28,8 +31,10 @@ from weft_operator.render.engines.container import (
     EngineContainer,
     EngineRequest,
     KvPorts,
+    PodTiers,
     given_flags,
 )
+from weft_operator.render.engines.kv_tiers import cpu_bytes, per_node
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 
 _RAY = '--node-ip-address="$POD_IP" --disable-usage-stats'
@@ -49,7 +54,12 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     """Return the command line of ``trtllm-serve``, its environment and volumes."""
     weights, multi_node = weights_of(spec, request.service), request.nodes > 1
     ranks = parallelism_of(request.degree).dp > 1
-    options = _options_file_name(request.role if request.paired else "both", multi_node=multi_node, ranks=ranks)
+    options = _options_file_name(
+        request.role if request.paired else "both",
+        multi_node=multi_node,
+        ranks=ranks,
+        gpus=gpus_of(request.degree) if cpu_bytes(spec) else 0,
+    )
     engine = engine_of_role(spec.engine, request.settings_role)
     limits = {"max_batch_size": engine.max_num_seqs, "max_num_tokens": engine.max_num_batched_tokens}
     args = [
@@ -78,6 +88,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         mounts=weights.mounts,
         start_seconds=LOAD_TIMEOUT_S,
         probe_period=10,
+        tiers=PodTiers(memory=per_node(cpu_bytes(spec), request)),
     )
 
 
@@ -103,10 +114,12 @@ def options_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[
     # Those for several nodes are there wherever such a worker may be planned: its coming restarts no other.
     several_nodes = any(map(may_span_nodes, spec.capacity.pools))
     may_have_ranks = most_ranks(spec.model, spec.capacity) > 1
+    # A part of the tier in CPU memory is each GPU's, so it has the files of every size of worker there may be.
+    sizes = possible_sizes(spec.capacity) if cpu_bytes(spec) else (0,)
     return {
-        _options_file_name(role, multi_node=multi_node, ranks=ranks): canonical_json(
+        _options_file_name(role, multi_node=multi_node, ranks=ranks, gpus=gpus): canonical_json(
             {
-                **_options(spec, role),
+                **_options(spec, role, gpus),
                 **({"orchestrator_type": "ray"} if multi_node else {}),
                 **({"enable_attention_dp": True} if ranks else {}),
             }
@@ -114,14 +127,17 @@ def options_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[
         for role in roles
         for multi_node in ((False, True) if several_nodes else (False,))
         for ranks in ((False, True) if may_have_ranks else (False,))
+        for gpus in sizes
     }
 
 
-def _options_file_name(role: str, *, multi_node: bool = False, ranks: bool = False) -> str:
-    return f"trtllm-{role}{'-dp' * ranks}{'-nodes' * multi_node}.json"
+def _options_file_name(role: str, *, multi_node: bool, ranks: bool, gpus: int) -> str:
+    """Return the name of a file; ``gpus`` is 0 where it is that of workers of any size."""
+    size = f"-{gpus}" if gpus else ""
+    return f"trtllm-{role}{'-dp' * ranks}{'-nodes' * multi_node}{size}.json"
 
 
-def _options(spec: DisaggInferenceServiceSpec, role: str) -> dict[str, Any]:
+def _options(spec: DisaggInferenceServiceSpec, role: str, gpus: int) -> dict[str, Any]:
     of_role: Role = "prefill" if role == "prefill" else "decode"
     engine = engine_of_role(spec.engine, of_role)
     cache: dict[str, Any] = {
@@ -132,6 +148,8 @@ def _options(spec: DisaggInferenceServiceSpec, role: str) -> dict[str, Any]:
     block_size = None if role == "both" else spec.engine.kv_transfer.block_size(role)
     if block_size is not None:
         cache["tokens_per_block"] = block_size
+    if gpus:
+        cache["host_cache_size"] = cpu_bytes(spec) // gpus
     options: dict[str, Any] = {
         "dtype": spec.model.dtype,
         "kv_cache_config": cache,

@@ -46,12 +46,10 @@ from weft_operator.render.engines.container import (
     given_flags,
 )
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
+from weft_operator.render.engines.vllm_connectors import pod_tiers, tier_env, transfer_config
 
 FIXED_ROLE = False
 """With kv_both an engine serves either role, and its sidecar decides which."""
-
-RECOMPUTE_THRESHOLD = 64
-"""Tokens of history below which reading KV back costs more than computing it (vLLM's own default)."""
 
 MAX_LORAS = 4
 """Adapters of which one step may have sequences: vLLM sets memory of the GPU aside for each."""
@@ -61,7 +59,6 @@ _LOADS_ADAPTERS = ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
 _ONE_SERVER = "--api-server-count=1"
 """Of several, vLLM's default for data-parallel ranks, each would have its own list of adapters."""
 
-_KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 # An address of IPv6 without brackets, too: vLLM adds them (make_zmq_path).
 _SIDE_CHANNEL = (
     ("VLLM_NIXL_SIDE_CHANNEL_HOST", "$(POD_IP)"),
@@ -164,8 +161,9 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
             f"--master-addr={LEADER}",
             f"--master-port={RENDEZVOUS_PORT}",
         ]
-    if request.paired:
-        args.append(f"--kv-transfer-config={_transfer_config(spec, request)}")
+    transfer = transfer_config(spec, request)
+    if transfer:
+        args.append(f"--kv-transfer-config={transfer}")
     args += _speculation(drafts_of(engine.speculative, request.settings_role))
     block_size = engine.kv_transfer.block_size(request.settings_role)
     if block_size is not None:
@@ -197,6 +195,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
             ("VLLM_NO_USAGE_STATS", "1"),
             *CACHE_ENV,
             ("VLLM_CACHE_ROOT", "/tmp/vllm"),  # noqa: S108
+            *tier_env(spec),
             *weights.env,
         ),
         secret_env=weights.secret_env,
@@ -205,6 +204,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         side_channel_port=SIDE_CHANNEL_PORT if request.paired else 0,
         start_seconds=LOAD_TIMEOUT_S,
         probe_period=10,
+        tiers=pod_tiers(spec, request),
     )
 
 
@@ -214,20 +214,3 @@ _PROOF_MOUNT: Manifest = {"name": PROOF_VOLUME, "mountPath": _PROOF_FOLDER, "rea
 def _proof_volume(secret: str) -> Manifest:
     items = [{"key": PROOF_KEY, "path": PROOF_KEY}]
     return {"name": PROOF_VOLUME, "secret": {"secretName": secret, "items": items, "defaultMode": 0o444}}
-
-
-def _transfer_config(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> str:
-    transfer = spec.engine.kv_transfer
-    extra: dict[str, object] = {"kv_lease_duration": transfer.lease_seconds}
-    if transfer.bidirectional:
-        extra |= {
-            "bidirectional_kv_xfer": True,
-            "kv_recompute_threshold": RECOMPUTE_THRESHOLD,
-            "decoder_kv_blocks_ttl": transfer.handle_ttl_seconds,
-        }
-    config = {
-        "kv_connector": "NixlConnector",
-        "kv_role": _KV_ROLE[request.role],
-        "kv_connector_extra_config": extra,
-    }
-    return json.dumps(config, separators=(",", ":"))

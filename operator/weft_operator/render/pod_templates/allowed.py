@@ -60,10 +60,10 @@ ROUTER_ENV = re.compile(
 
 SHARED_VOLUMES = ("shm",)
 """Weft's volumes that other containers may write to; they may only read the model's."""
-WEFT_CONTAINERS = ("router", "weights")
+WEFT_CONTAINERS = ("router", "weights", "kv-disk")
 """Containers that run Weft's own programs."""
-_WEFT_PATHS = ("/etc/weft", "/models")
-"""Where files of Weft's containers and the model are mounted."""
+_WEFT_PATHS = ("/etc/weft", "/models", "/kv-cache")
+"""Where files of Weft's containers, the model and the files of a KV cache tier are mounted."""
 
 
 SYSTEM_PRIORITY = "pods of this class preempt all others, even those of the cluster itself"

@@ -71,6 +71,7 @@ VOLUMES = (
     "tls",
     "redis",
     "weights-tmp",
+    "kv-disk",
 )
 """Volumes of the operator."""
 SECRET_VOLUMES = ("token", "engine-proof")
@@ -84,6 +85,7 @@ MOUNTS = (
     "/etc/weft-api-keys",
     "/etc/weft-jwks",
     "/etc/weft-tls",
+    "/kv-cache",
 )
 """Where the operator's containers find their files."""
 RESERVED = re.compile(RESERVED_ENV)

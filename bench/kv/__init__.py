@@ -1,0 +1,1 @@
+"""``make bench-kv``: what memory below the GPUs brings to sessions that pause."""

@@ -1,0 +1,72 @@
+"""KV below a worker's GPU memory: how much a tier holds, and how long loading from it takes."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+KVTierName = Literal["cpu", "disk", "remote"]
+TIER_NAMES: tuple[KVTierName, ...] = get_args(KVTierName)
+"""From the fastest to the slowest: what one has no room for goes to the next."""
+
+BYTES_PER_S: dict[KVTierName, float] = {"cpu": 25e9, "disk": 5e9, "remote": 5e9}
+"""What is taken where nothing was measured: half of PCIe 5.0 x16 for host memory, a PCIe 4.0 NVMe drive, and one
+50 Gb/s flow to a remote store."""
+
+UNITS = {"Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+
+
+class KVTierError(ValueError):
+    """Report a tier that cannot be; the message names what is wrong and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVTier:
+    """One tier of a worker: its size in bytes, the bandwidth at which KV is loaded from it, and a load's latency."""
+
+    name: KVTierName
+    capacity_bytes: float
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what holds nothing or loads nothing.
+
+        Raises:
+            KVTierError: a figure is out of range.
+        """
+        if self.name not in TIER_NAMES:
+            raise KVTierError(f"{self.name!r} is no tier; choose of {', '.join(TIER_NAMES)}")
+        for words, value in (("size in bytes", self.capacity_bytes), ("bytes per second", self.bytes_per_s)):
+            if not (math.isfinite(value) and value > 0):
+                raise KVTierError(f"{self.name}: the {words} must be a number above 0, not {value:g}")
+        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
+            raise KVTierError(f"{self.name}: the latency must be 0 or more seconds, not {self.latency_s:g}")
+
+    def capacity_tokens(self, kv_bytes_per_token: float) -> int:
+        """Return how many tokens of KV it holds."""
+        return int(self.capacity_bytes // kv_bytes_per_token)
+
+    def t_load(self, tokens: float, kv_bytes_per_token: float) -> float:
+        """Return T_load(l) = latency + l · bytes per token / bandwidth in seconds, 0 for no tokens."""
+        return self.latency_s + tokens * kv_bytes_per_token / self.bytes_per_s if tokens > 0 else 0.0
+
+
+def tier_from_text(text: str) -> KVTier:
+    """Return the tier that ``NAME:SIZE[:BYTES_PER_S[:LATENCY_S]]`` describes, such as ``cpu:200Gi:25e9``.
+
+    The size is in bytes, or has a suffix Mi, Gi or Ti.
+
+    Raises:
+        KVTierError: the text is not of this form, or a figure is out of range.
+    """
+    name, *figures = text.split(":")
+    if name not in TIER_NAMES or not 1 <= len(figures) <= 3:
+        raise KVTierError(f"{text!r} is not NAME:SIZE[:BYTES_PER_S[:LATENCY_S]] with a name of {', '.join(TIER_NAMES)}")
+    try:
+        size, unit = (figures[0][:-2], UNITS[figures[0][-2:]]) if figures[0][-2:] in UNITS else (figures[0], 1.0)
+        capacity, rest = float(size) * unit, [float(figure) for figure in figures[1:]]
+    except ValueError:
+        raise KVTierError(
+            f"{text!r}: the size must be a number of bytes or end in {', '.join(UNITS)}, bandwidth and latency numbers"
+        ) from None
+    return KVTier(name, capacity, rest[0] if rest else BYTES_PER_S[name], rest[1] if len(rest) > 1 else 0.0)

@@ -1,0 +1,82 @@
+"""Keep KV blocks in tiers below the GPU's memory: what each holds, and when a load from it ends. No clock of its own.
+
+As vLLM's OffloadingConnector: a block is written as soon as it is full, and found by its prefix-cache key. A tier that
+has no room drops its least recently used blocks into the next one. Writing takes no time here; loads from one tier come
+one after the other.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from weft_core.kv_tiers import KVTier
+
+
+@dataclass(slots=True)
+class _Held:
+    tier: KVTier
+    room: int
+    """Blocks."""
+    states: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    """The model's state at a block's end by its key, least recently used first."""
+    free_at: float = 0.0
+    """When the last load from it ends."""
+
+
+class Tiers:
+    """The blocks of one engine below its GPUs, fastest tier first."""
+
+    def __init__(self, tiers: Sequence[KVTier], *, block_size: int, kv_bytes_per_token: float) -> None:
+        """Start empty.
+
+        Raises:
+            ValueError: a tier holds less than one block.
+        """
+        self._block_bytes = block_size * kv_bytes_per_token
+        self._block_size = block_size
+        self._tiers = [_Held(tier, int(tier.capacity_bytes // self._block_bytes)) for tier in tiers]
+        self.dropped = 0
+        """Blocks that the last tier had no room for."""
+        self.loaded: Counter[str] = Counter()
+        """Tokens that were loaded, by tier."""
+        for one in self._tiers:
+            if one.room < 1:
+                raise ValueError(f"{one.tier.name}: a block has {self._block_bytes:g} bytes, and this tier fewer")
+
+    def blocks(self) -> dict[str, int]:
+        """Return how many blocks each tier holds."""
+        return {one.tier.name: len(one.states) for one in self._tiers}
+
+    def put(self, key: int, state: int) -> None:
+        """Write a block that became full."""
+        moved = (key, state)
+        for one in self._tiers:
+            one.states[moved[0]] = moved[1]
+            one.states.move_to_end(moved[0])
+            if len(one.states) <= one.room:
+                return
+            moved = one.states.popitem(last=False)
+        self.dropped += bool(self._tiers)
+
+    def prefix(self, keys: Sequence[int]) -> list[int]:
+        """Return the tier, by its place, of each block of the longest run that starts with the first of these keys."""
+        found: list[int] = []
+        for key in keys:
+            place = next((place for place, one in enumerate(self._tiers) if key in one.states), None)
+            if place is None:
+                break
+            found.append(place)
+        return found
+
+    def load(self, keys: Sequence[int], places: Sequence[int], at: float, *, scale: float) -> float:
+        """Read blocks, as ``prefix`` found them, and return when all are there; times are ``scale`` x the tier's."""
+        ends = at
+        for place, count in Counter(places).items():
+            one = self._tiers[place]
+            seconds = scale * one.tier.t_load(count * self._block_size, self._block_bytes / self._block_size)
+            one.free_at = max(one.free_at, at) + seconds
+            ends = max(ends, one.free_at)
+            self.loaded[one.tier.name] += count * self._block_size
+        for key, place in zip(keys, places, strict=False):
+            self._tiers[place].states.move_to_end(key)
+        return ends

@@ -1,0 +1,61 @@
+"""Tiers below the GPUs: what was evicted is loaded instead of computed again, while a tier has it."""
+
+import pytest
+
+from weft_core.kv_tiers import KVTier
+from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SimulationError, Worker, simulate
+from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
+
+KV_BYTES = 1000
+FIRST, LATER = (600.0, 10.0, 8.0), (50.0, 10.0, 0.0)
+OTHER = (600.0, 5.0, 0.0)
+HISTORY = 610
+
+
+def tier(name: str, tokens: float, *, tokens_per_s: float = 10_000.0, latency_s: float = 0.0) -> KVTier:
+    return KVTier(name, tokens * KV_BYTES, tokens_per_s * KV_BYTES, latency_s)  # type: ignore[arg-type]
+
+
+def run(*tiers: KVTier, kv: int = 1000, others: int = 1) -> Outcome:
+    """Serve a session of two rounds on one engine, and others during its pause that need the memory."""
+    sessions = [(0.0, [FIRST, LATER]), *((2.0 + k, [OTHER]) for k in range(others))]
+    return simulate(
+        sample_of(sessions),
+        Layout((), (Worker(1),), "colocated"),
+        {"gpu": profile(kv=kv)},
+        PolicyChoice(route="colocated", mode="", order="fcfs"),
+        ONE_CLASS,
+        options=Options(tiers=tiers, warm_up=0.0, cool_down=0.0, chunked=False),
+    )
+
+
+def test_what_was_evicted_is_computed_again_without_a_tier() -> None:
+    roomy, tight = run(kv=100_000), run()
+    assert (roomy.evictions, tight.evictions) == (0, 1)
+    assert (roomy.recomputed_tokens, tight.recomputed_tokens) == (0, HISTORY)
+    assert tight.ttft[1] > 2 * roomy.ttft[1]
+
+
+def test_a_tier_gives_it_back_in_the_time_of_a_load() -> None:
+    roomy, below = run(kv=100_000), run(tier("cpu", 5000, latency_s=0.003))
+    assert (below.evictions, below.recomputed_tokens, below.loaded_tokens) == (1, 0, HISTORY)
+    assert below.ttft[1] == pytest.approx(roomy.ttft[1] + 0.003 + HISTORY / 10_000)
+
+
+def test_what_was_not_evicted_is_not_loaded() -> None:
+    roomy = run(tier("cpu", 5000), kv=100_000)
+    assert (roomy.loaded_tokens, roomy.recomputed_tokens) == (0, 0)
+
+
+def test_a_full_tier_gives_its_oldest_to_the_next() -> None:
+    roomy = run(kv=100_000, others=3)
+    lost = run(tier("cpu", 1300), others=3)
+    assert (lost.loaded_tokens, lost.recomputed_tokens) == (0, HISTORY)
+    found = run(tier("cpu", 1300), tier("disk", 5000, tokens_per_s=2000), others=3)
+    assert (found.loaded_tokens, found.recomputed_tokens) == (HISTORY, 0)
+    assert found.ttft[1] == pytest.approx(roomy.ttft[1] + HISTORY / 2000)
+
+
+def test_tiers_come_once_each_from_the_fastest_to_the_slowest() -> None:
+    with pytest.raises(SimulationError, match="tiers: give each of cpu, disk, remote at most once, in this order"):
+        Options(tiers=(tier("disk", 10), tier("cpu", 10)))
