@@ -20,7 +20,8 @@ class CellResult:
 
     ``best`` and ``peer`` are the best contender beside the default and the best peer, by the seeds that each has in
     common with the default; None where there is none. So are the ratios: some contenders ran with one seed only. The
-    best was chosen by what it showed, which flatters it, so further seeds alone compare it where there are such.
+    best was chosen by what it showed, which flatters it, so further seeds alone compare it where they have the goal of
+    either between two rates.
     """
 
     cell: str
@@ -61,7 +62,6 @@ def result_of(record: Record, cell: str) -> CellResult:
     found = {one: _goodput(record.shares(cell, one), set(record.further)) for one in record.contenders(cell)}
     ranked = dict(sorted(found.items(), key=lambda item: (item[1].bound == "<", -item[1].rate)))
     default = found.get(DEFAULT)
-
     further = set(record.further)
 
     def over(name: str | None, *, by_further: bool = False) -> Ratio | None:
@@ -69,8 +69,14 @@ def result_of(record: Record, cell: str) -> CellResult:
             return None
         mine, other = record.shares(cell, DEFAULT), record.shares(cell, name)
         common = seeds_of(mine) & seeds_of(other)
-        seeds = common & further if by_further else common - further
-        return ratio(*(goodput_of(with_seeds(shares, seeds)) for shares in (mine, other))) if seeds else None
+        if by_further:
+            tried = [_whole(with_seeds(shares, common & further)) for shares in (mine, other)]
+        else:
+            tried = [with_seeds(shares, common - further) for shares in (mine, other)]
+        if not all(tried):
+            return None
+        one, another = map(goodput_of, tried)
+        return None if by_further and one.bound == another.bound != "" else ratio(one, another)
 
     def strongest(names: list[str]) -> str | None:
         firm = [one for one in names if found[one].bound != "<"] or names
@@ -79,9 +85,13 @@ def result_of(record: Record, cell: str) -> CellResult:
 
     best = strongest([one for one in ranked if one != DEFAULT])
     peer = strongest([one for one in ranked if one in PEERS])
-    again = over(best, by_further=True)
-    of_best = again if again is not None and again.bound == "" else over(best)
-    return CellResult(cell, ranked, best, peer, of_best, over(peer), over(AMPD))
+    return CellResult(cell, ranked, best, peer, over(best, by_further=True) or over(best), over(peer), over(AMPD))
+
+
+def _whole(shares: Shares) -> Shares:
+    """Return the rates that were tried with all seeds, of those that were tried with any."""
+    every = seeds_of(shares)
+    return {step: of for step, of in shares.items() if of.keys() == every}
 
 
 def _goodput(shares: Shares, further: Collection[int]) -> Goodput:
