@@ -129,6 +129,8 @@ def test_a_mock_engine_is_given_the_connectors_of_tiers_and_accepts_them(tmp_pat
         part = rendering.engine_part(found, engine, folder=tmp_path, time_scale=None)
         given = mock_engine.make_context("mock-engine", list(part.args)).params
         check_transfer_config(given["kv_transfer_config"], bidirectional=given["bidirectional"])
+    assert rendering.left_out(found.spec, given=False) == ("spec.kvCache: mock engines keep KV in none of its tiers",)
+    assert rendering.left_out(found.spec, given=True) == ()
 
 
 def test_a_mock_engine_stands_in_for_a_real_one_without_that_ones_arguments(tmp_path: Path) -> None:

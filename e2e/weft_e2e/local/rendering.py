@@ -178,6 +178,8 @@ def left_out(spec: DisaggInferenceServiceSpec, *, given: bool) -> tuple[str, ...
         said.append("spec.telemetry.otlpEndpoint: no spans are sent")
     if spec.engine.type != "mock" and not given:
         said.append(f"spec.engine.type {spec.engine.type}: mock engines stand in for it; --engine names real ones")
+    if spec.kv_cache is not None and not given:
+        said.append("spec.kvCache: mock engines keep KV in none of its tiers")
     return tuple(said)
 
 

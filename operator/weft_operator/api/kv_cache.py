@@ -33,7 +33,7 @@ class DiskTier(ApiModel):
     """A tier of files: on a volume of each worker's own, or in a folder of its own on a claim or a path."""
 
     size: Quantity
-    """Space of one worker, at least 1Gi; what was not read for longest is deleted beyond it."""
+    """Space of one worker, at least 1Gi; beyond it, what was unused for longest is deleted."""
     storage_class_name: ObjectName | None = None
     """Storage class of the volume that each worker gets and that goes with its pod; the cluster's default class if
     absent."""

@@ -343,7 +343,7 @@ def _engine_resources(rendering: Rendering, worker: PlannedGroup, pool: Pool, en
 
 def _reaches_store_by_rdma(rendering: Rendering) -> bool:
     store = mooncake_of(rendering.spec)
-    return store is not None and store.protocol == "rdma"
+    return store is not None and store.protocol == "rdma" and rendering.spec.engine.type != "mock"
 
 
 def _claims(pool: Pool, degree: Degree) -> list[Manifest]:

@@ -5,7 +5,7 @@ the cache transceiver, and the overlap scheduler, which context servers do not s
 is the name of that flag in every 1.x; ``--config`` came later.
 
 A KV cache tier in CPU memory is ``host_cache_size`` of ``kv_cache_config`` (docs/features/kvcache, "Offloading"), in
-bytes of each GPU's process; ``disk_cache_size`` came after version 1.3.
+bytes of each GPU's process. It has no other tiers before version 1.4.
 
 On several nodes its ranks are placed by Ray (examples/ray_orchestrator, ``orchestrator_type``), which needs neither ssh
 between pods nor an MPI launcher: the first node is Ray's head and serves, the others lend it their GPUs. The image must
