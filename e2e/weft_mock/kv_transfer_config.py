@@ -1,7 +1,7 @@
 """Check ``--kv-transfer-config`` as strictly as a mistake in it deserves: vLLM would start without what was meant.
 
 Known are the connectors and settings of vLLM 0.32 that services are rendered with, under ``MultiConnector`` too. NIXL's
-settings must be those of the engine's own flags, by which it runs. Tiers below GPU memory are modelled by ``--kv-tier``.
+settings must be those of the engine's own flags, by which it runs. ``--kv-tier`` has the tiers that it models.
 """
 
 import json

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from weft_core.parallelism import Degree, degree_of
 from weft_core.plan import Role
+from weft_core.quantities import bytes_of, size_text
 from weft_mock.kv_transfer_config import check_transfer_config
 from weft_operator.api.kv_cache import kv_disk_fault
 from weft_operator.api.objects import Manifest
 from weft_operator.api.planning import MeasureProfile
-from weft_core.quantities import bytes_of, size_text
 from weft_operator.api.quantities import tier_fault
 from weft_operator.commands.manifest_checks import service_messages
 from weft_operator.profiling.jobs import profile_job
@@ -198,8 +198,10 @@ def test_a_mock_engine_is_given_what_it_accepts_and_its_pod_nothing(name: str, p
     plain = pods(rendering(BODIES["mock"], *GROUPS) if paired else colocated(BODIES["mock"]))
     for one, pod in pods(base).items():
         assert set(added(pod, plain[one])) == {"args"}
-        (arg,) = added(pod, plain[one])["args"]
+        arg, *sizes = added(pod, plain[one])["args"]
         check_transfer_config(arg.partition("=")[2], bidirectional=paired)
+        own = [tier for tier in ("cpu", "disk") if tier in TIERS[name]]
+        assert sizes == [f"--kv-tier={tier}:{bytes_of(TIERS[name][tier]['size'])}" for tier in own]
 
 
 def test_resources_of_a_container_grow_by_the_tier() -> None:

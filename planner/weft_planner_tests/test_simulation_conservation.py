@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weft_planner.simulation import Change, Layout, Options, PolicyChoice, Worker, inputs, simulate
 from weft_planner.simulation.inputs import initial_state
-from weft_planner.simulation.records import KEPT, NEVER_ARRIVED, SERVED, TOO_LONG, UNPLACED
+from weft_planner.simulation.records import BELOW, KEPT, NEVER_ARRIVED, SERVED, SLOT, TOO_LONG, UNPLACED
 from weft_planner.simulation.run import run_events
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of, with_degrees
@@ -102,13 +102,19 @@ def test_when_all_is_done_nothing_is_left(
         "mode",
     ):
         assert (workers[name] == 0).all(), name
-    left = end.lists["kind"] != KEPT
+    kinds = end.lists["kind"]
+    left = (kinds != KEPT) & ((kinds < BELOW) | (kinds >= SLOT))
     assert (end.lists["length"][left] == 0).all()
     assert (end.lists["first"][left] == -1).all()
     for number, worker in enumerate(workers):  # prompts stay in prefix caches
         kept = end.rows["kept"][end.rows["route"] == number]
         assert worker["kept"] == kept.sum() <= worker["kv_capacity"]
         assert end.lists["length"][1 + KEPT * len(workers) + number] == (kept > 0).sum()
+    for number, of_worker in enumerate(end.tiers):  # what ended sessions had stays in tiers
+        for place, tier in enumerate(of_worker):
+            there = (end.sessions["below_at"] == number) & (end.sessions["tier"] == place) & (end.sessions["below"] > 0)
+            assert tier["used"] == end.sessions["below"][there].sum() <= tier["capacity"]
+            assert end.lists["length"][1 + (BELOW + place) * len(workers) + number] == there.sum()
     assert (end.per_class["active"] == 0).all()
     assert end.totals["net"][0] == end.totals["heap"][0] == 0
     assert not (end.rows["state"] == UNPLACED).any()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft_core.layouts import WorkerRole
-from weft_operator.api.objects import HASH_ANNOTATION, Manifest, ObjectKey, annotations_of, is_terminating, key_of
 from weft_core.quantities import amount
+from weft_operator.api.objects import HASH_ANNOTATION, Manifest, ObjectKey, annotations_of, is_terminating, key_of
 from weft_operator.kube.field_managers import manager_of
 
 

@@ -6,9 +6,9 @@ than the tier, and the folders of former pods on a claim or a path.
 
 from collections.abc import Mapping
 
+from weft_core.quantities import bytes_of, size_text
 from weft_operator.api.kv_cache import DiskTier
 from weft_operator.api.objects import Manifest
-from weft_core.quantities import bytes_of, size_text
 from weft_operator.render.engines.container import PodTiers
 from weft_operator.render.engines.kv_tiers import FOLDER
 from weft_operator.render.inputs import Rendering

@@ -2,8 +2,8 @@
 
 from weft_core.parallelism import gpus_of
 from weft_core.plan import canonical_json
-from weft_operator.api.kv_cache import MooncakeStore
 from weft_core.quantities import bytes_of
+from weft_operator.api.kv_cache import MooncakeStore
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines.container import EngineRequest
 
