@@ -20,7 +20,7 @@ from weft_core.models import MODELS
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SloClass, Worker, simulate
 from weft_planner.simulation.statistics import attainment
 
-MODEL, GPU, DEGREE = "meta-llama/Llama-3.1-70B-Instruct", "nvidia-h20", 4
+MODEL, GPU, DEGREE = "meta-llama/Llama-3.1-70B-Instruct", "nvidia-h200", 4
 LAYOUT = Layout((Worker(DEGREE),) * 2, (Worker(DEGREE),) * 2, "disaggregated")
 SLO = SloClass(8.0, 0.05)
 POLICY = PolicyChoice(route="weft", mode="ia", order="moore-hodgson")
@@ -32,7 +32,7 @@ TIERS: Mapping[str, tuple[KVTier, ...]] = {
 }
 BASE, FIRST_TIER = tuple(TIERS)[:2]
 SEEDS = (1, 2, 3)
-GUESS = 0.2
+GUESS = 0.5
 STEPS = 16
 RESULTS = Path(__file__).with_name("RESULTS.md")
 RECOMPUTED_AIM, TTFT_AIM, GOODPUT_AIM = 0.02, 0.5, 1.3
