@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import weft_core.timing
+from weft_core import kv_tiers
 from weft_core.policies import binding, finish, inputs, order, policy, reasons, retention, routing
 from weft_core.policies.registry import compilable_functions
 
@@ -28,14 +29,15 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 COMPILED = (
     "batching", "compiled", "event_heap", "event_loop", "events/*", "gaps", "lists", "lockstep", "memory", "pipeline",
     "policies", "prefill_steps", "prefix_cache", "queues", "records", "retention", "rounds", "routing", "state_type",
-    "transfers",
+    "tiers", "transfers",
 )  # fmt: skip
 """Modules of this package whose text is compiled; the others may change without a new compilation."""
 
 
 def sources() -> Iterator[Path]:
     """Yield the files whose text is compiled."""
-    yield from (Path(str(module.__file__)) for module in (weft_core.timing, finish, inputs, policy, reasons, retention))
+    modules = (weft_core.timing, kv_tiers, finish, inputs, policy, reasons, retention)
+    yield from (Path(str(module.__file__)) for module in modules)
     for package in (binding, order, routing):
         yield from sorted(Path(str(package.__file__)).parent.glob("*.py"))
     for name in COMPILED:
