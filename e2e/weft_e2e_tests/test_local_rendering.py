@@ -24,6 +24,7 @@ from weft_e2e.replay.selection import Limits
 from weft_e2e_tests.demo_samples import PLAN, SLO
 from weft_mock.cli import mock_engine
 from weft_mock.kv_transfer_config import check_transfer_config
+from weft_operator.api.kv_cache import KvCache
 from weft_operator.api.service import DisaggInferenceService
 from weft_operator.planning.planner_process import Planned
 from weft_operator.render.config_maps import live_config, router_config
@@ -36,6 +37,8 @@ PROFILE = profile_to_json(
     derive_profile(MODELS["meta-llama/Llama-3.1-8B-Instruct"], GPUS["nvidia-l40s"], degrees=[1, 2])
 )
 TWO_AND_ONE = (PlannedGroup("prefill", 1, 2, "l40s"), PlannedGroup("decode", 2, 1, "l40s"))
+
+WITH_STORE = {"cpu": {"size": "64Gi"}, "remote": {"lmcache": {"url": "lm://store:65432"}}}
 
 
 def rendered(file: Path = SMALL, groups: tuple[PlannedGroup, ...] = TWO_AND_ONE) -> Rendering:
@@ -129,8 +132,11 @@ def test_a_mock_engine_is_given_the_connectors_of_tiers_and_accepts_them(tmp_pat
         part = rendering.engine_part(found, engine, folder=tmp_path, time_scale=None)
         given = mock_engine.make_context("mock-engine", list(part.args)).params
         check_transfer_config(given["kv_transfer_config"], bidirectional=given["bidirectional"])
-    assert rendering.left_out(found.spec, given=False) == ("spec.kvCache: mock engines keep KV in none of its tiers",)
-    assert rendering.left_out(found.spec, given=True) == ()
+        assert given["kv_tiers"] == (f"cpu:{64 * 2**30}",)
+    assert rendering.left_out(found.spec, given=False) == rendering.left_out(found.spec, given=True) == ()
+    stored = found.spec.model_copy(update={"kv_cache": KvCache.model_validate(WITH_STORE)})
+    assert rendering.left_out(stored, given=False) == ("spec.kvCache.remote: mock engines have no store",)
+    assert rendering.left_out(stored, given=True) == ()
 
 
 def test_a_mock_engine_stands_in_for_a_real_one_without_that_ones_arguments(tmp_path: Path) -> None:

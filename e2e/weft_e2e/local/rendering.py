@@ -179,7 +179,10 @@ def left_out(spec: DisaggInferenceServiceSpec, *, given: bool) -> tuple[str, ...
     if spec.engine.type != "mock" and not given:
         said.append(f"spec.engine.type {spec.engine.type}: mock engines stand in for it; --engine names real ones")
     if spec.kv_cache is not None and not given:
-        said.append("spec.kvCache: mock engines keep KV in none of its tiers")
+        if spec.engine.type not in ("mock", "vllm"):
+            said.append(f"spec.kvCache: mock engines that stand in for {spec.engine.type} keep KV in none of its tiers")
+        elif spec.kv_cache.remote is not None:
+            said.append("spec.kvCache.remote: mock engines have no store")
     return tuple(said)
 
 
