@@ -79,9 +79,9 @@ def result_of(record: Record, cell: str) -> CellResult:
         return None if by_further and one.bound == another.bound != "" else ratio(one, another)
 
     def strongest(names: list[str]) -> str | None:
-        firm = [one for one in names if found[one].bound != "<"] or names
-        known = {one: against.value for one in firm if (against := over(one)) is not None}
-        return min(known, key=lambda one: known[one], default=next(iter(firm), None))
+        """Return who may be the best: one that held the goal at no rate tried counts with the lowest of these."""
+        known = {one: against.value for one in names if (against := over(one)) is not None}
+        return min(known, key=lambda one: known[one], default=next(iter(names), None))
 
     best = strongest([one for one in ranked if one != DEFAULT])
     peer = strongest([one for one in ranked if one in PEERS])

@@ -134,7 +134,7 @@ def _answers(stack: Stack) -> bool:
 
 def _trusted(stack: Stack) -> bool:
     """Tell whether all who decide trust their predictions now."""
-    decide = {worker.name for worker in stack.config.workers if worker.role == "decode"}
+    decide = {worker.name for worker in stack.config.workers if worker.role != "prefill"}
     names = decide if stack.config.front == "sidecars" else {"coordinator"}
     pages = stack.metrics_pages()
     lines = [line for name in names for line in pages[name].splitlines() if line.startswith(TRUSTED)]
@@ -143,7 +143,7 @@ def _trusted(stack: Stack) -> bool:
 
 def _decisions(stack: Stack) -> list[Mapping[str, Any]]:
     """Return the latest decisions of all who decide."""
-    sidecars = [worker.name for worker in stack.config.workers if worker.role == "decode"]
+    sidecars = [worker.name for worker in stack.config.workers if worker.role != "prefill"]
     found: list[Mapping[str, Any]] = []
     for name in sidecars if stack.config.front == "sidecars" else ["coordinator"]:
         url = f"http://{HOST}:{stack.router_ports[name]}/debug/decisions?n=1024"

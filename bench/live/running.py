@@ -45,7 +45,7 @@ BEHIND = 0.85
 """Of the highest rate that one of Weft's rules, or of the peers, held live: who fails at a lower one is left out."""
 CLOSE = 1.3
 """A default that is at least so many times as good as the best other needs no further seeds."""
-MORE = 2.0
+MORE = 1.6
 """Times the sessions in a run with a further seed: attainment falls faster with the rate in longer runs."""
 LONGEST_S = 300.0
 """Longest time over which the sessions of a run arrive: lower rates are not tried."""

@@ -23,7 +23,6 @@ from weft_core.policies.routing.colocated import delays_prefill
 from weft_core_tests.vectors import fleets, gap_lists, inputs, locals_, tasks, unknown_remotes
 
 numba = pytest.importorskip("numba")
-pytestmark = pytest.mark.timeout(120)  # every rule is compiled first
 
 Function = Callable[..., Any]
 

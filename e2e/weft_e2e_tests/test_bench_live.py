@@ -141,6 +141,18 @@ def test_a_ratio_is_of_the_seeds_that_both_have() -> None:
     assert found.goodputs[DEFAULT].rate / found.goodputs[peer].rate < 0.98 * found.of_peer.value
 
 
+def test_a_contender_that_held_the_goal_nowhere_counts_with_the_lowest_rate_tried() -> None:
+    """It may be better than another whose goodput is known, and the ratio is then at least the one that is told."""
+    firm, open_ended = list(PEERS)[:2]
+    record = record_of((DEFAULT, 2.0, 0.2), (firm, 1.0, 0.2), (open_ended, 1.6, 0.2))
+    unheld = [one for one in record.rows if one.contender != open_ended or one.rate > 1.7]
+    found = result_of(replace(record, rows=unheld), "balanced")
+    assert (found.goodputs[open_ended].bound, found.peer) == ("<", open_ended)
+    assert found.of_peer is not None
+    assert found.of_peer.bound == ">"
+    assert found.of_peer.value == pytest.approx(2.0 / found.goodputs[open_ended].rate)
+
+
 def test_rates_are_compared_by_the_same_seeds() -> None:
     """An easy seed was tried alone at a low rate: 95 % there say little, as it held 93 % where others had 71."""
     alone = goodput_of({4: {1: 0.95}, 6: {1: 0.93, 2: 0.71, 3: 0.71}, 8: {1: 0.82}})

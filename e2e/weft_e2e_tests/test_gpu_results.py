@@ -47,7 +47,6 @@ def compared(setting: Setting, card: str) -> dict[str, list[comparison.Agreement
     }
 
 
-@pytest.mark.timeout(60)  # two fits with cross-validation
 @pytest.mark.parametrize("card", CARDS)
 def test_the_documented_errors_follow_from_the_files(card: str) -> None:
     page = documented()

@@ -3,7 +3,6 @@
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +67,6 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(60)  # each request is planned twice
 @given(bodies())
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_answer_keeps_every_limit_or_gives_a_reason(body: dict[str, Any]) -> None:

@@ -52,7 +52,6 @@ def run_solver(text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(60)  # it begins
 def test_a_fresh_process_answers_a_request() -> None:
     """``test_repeats`` compares the bytes of two."""
     done = run_solver(json.dumps(body(**{"capacity.gpus": 4})))

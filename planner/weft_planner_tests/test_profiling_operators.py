@@ -90,7 +90,6 @@ def test_a_mixed_step_is_never_shorter_than_its_parts(batch: int, each: int, chu
     assert whole <= sum(parts) * 1.001
 
 
-@pytest.mark.timeout(60)  # a mixture of experts is fitted with several regimes: 16 s on a slow core
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-8B-Instruct", "mistralai/Mixtral-8x7B-Instruct-v0.1"])
 def test_a_profile_of_timed_operators_is_near_the_analytic_one_and_fits_its_own_times(name: str) -> None:
     model, degrees = MODELS[name], (2, 4)

@@ -143,7 +143,6 @@ def many() -> Sample:
     return sample_of(sessions)
 
 
-@pytest.mark.timeout(60)  # two processes begin
 def test_a_seed_gives_the_same_bytes_in_another_process() -> None:
     roots = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "core")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}

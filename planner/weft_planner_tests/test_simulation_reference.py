@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,7 +98,6 @@ options = st.builds(
 )
 
 
-@pytest.mark.timeout(60)  # the obvious simulator is slow
 @settings(max_examples=120)
 @given(
     st.data(), layouts(), policies, options, st.sampled_from((3000, 7000, 100_000)), st.booleans(), st.integers(0, 99)

@@ -12,7 +12,6 @@ pytest.importorskip("numba")
 pytestmark = pytest.mark.skipif(COMPILED, reason="numba compiles the policies from byte code, which compiled ones lack")
 
 
-@pytest.mark.timeout(60)  # a hundred thousand decisions, taken twice
 def test_live_and_simulated_decisions_are_the_same() -> None:
     tally = replay.replay(100_000)
     assert tally.differences == []
