@@ -30,7 +30,8 @@ TIERS: Mapping[str, tuple[KVTier, ...]] = {
     "with 1 TiB of host memory": (tier_from_text("cpu:1Ti"),),
     "with 200 GiB, and 2 TiB of disk": (tier_from_text("cpu:200Gi"), tier_from_text("disk:2Ti")),
 }
-BASE, FIRST_TIER = tuple(TIERS)[:2]
+BASE, HALF_A_NODE = "GPUs alone", "with 1 TiB of host memory"
+"""The aims are of these two: a DGX H200 has 2 TiB, and a worker half of its GPUs."""
 SEEDS = (1, 2, 3)
 GUESS = 0.5
 STEPS = 16
@@ -105,8 +106,8 @@ def _found(name: str, goodput: float, runs: Sequence[Outcome]) -> Found:
 
 
 def aims(found: Sequence[Found]) -> list[tuple[str, str, bool]]:
-    """Return each aim, what was found, and whether it is met; they are of the first tier."""
-    base, tier = (next(one for one in found if one.tiers == name) for name in (BASE, FIRST_TIER))
+    """Return each aim, what was found, and whether it is met."""
+    base, tier = (next(one for one in found if one.tiers == name) for name in (BASE, HALF_A_NODE))
     ratio, gain = tier.resumed_p95_s / base.resumed_p95_s, tier.goodput / base.goodput
     return [
         (
@@ -144,7 +145,7 @@ def written(found: Sequence[Found], rate: float, minutes: float) -> str:
     return PAGE.format(
         machine=machine(), model=MODEL, gpu=GPU, degree=DEGREE, trace=TRACE, context=CONTEXT, minutes=minutes,
         rate=rate, ttft=SLO.ttft_s, itl=1e3 * SLO.itl_s, seeds=len(SEEDS), resumed=found[0].resumed,
-        aims=table([f"{FIRST_TIER} against {BASE}", "found", ""], verdicts), rows=table(titles, rows),
+        aims=table([f"{HALF_A_NODE} against {BASE}", "found", ""], verdicts), rows=table(titles, rows),
     )  # fmt: skip
 
 
@@ -166,6 +167,8 @@ Shares and latencies at {rate:.2f} sessions/s, the goodput of the GPUs alone; {r
   {minutes:.0f} minutes; those of the first 30 % are not counted.
 - Each decode worker has the tiers by itself, with the bandwidths of `weft_core.kv_tiers`. A session's KV is written
   through when a round ends; what was evicted from the GPUs is loaded before its next round is routed.
+- A DGX H200 has 2 TiB of host memory and two such workers: the aims are of 1 TiB. 200 GiB hold the KV of 20 sessions of
+  30,000 tokens, and more than a hundred pause at a time.
 """
 
 

@@ -3,10 +3,9 @@
 from functools import cache
 
 import numpy as np
+from bench.live.workloads import Rounds, flattened
 
-from weft_e2e.agreement.sessions import fitted
 from weft_e2e.replay.selection import Limits, select
-from weft_e2e.replay.sessions import PlannedRound
 from weft_e2e.replay.traces import load
 from weft_planner.simulation import Outcome
 from weft_planner.workload.distributions import Floats
@@ -23,7 +22,7 @@ LONG_PAUSE_S = 120.0
 
 
 @cache
-def recorded() -> tuple[tuple[PlannedRound, ...], ...]:
+def recorded() -> tuple[Rounds, ...]:
     """Return the rounds of every recorded session that fits the limits."""
     return tuple(one.rounds for one in select(load(TRACE), LIMITS).sessions)
 
@@ -38,29 +37,7 @@ def sample_of(*, rate: float, seed: int, minutes: float) -> Sample:
     rng = np.random.default_rng((seed, 0x4B56))
     apart = rng.exponential(1.0, count)
     chosen = [known[place] for place in rng.integers(len(known), size=count)]
-    lengths = np.array([len(rounds) for rounds in chosen])
-    first = np.cumsum(lengths) - lengths
-    every = [one for rounds in chosen for one in rounds]
-    arrival = (np.cumsum(apart) - apart[0]) / rate
-    return fitted(
-        Sample(
-            rate=rate,
-            window=float(arrival[-1]) + 1.0,
-            arrival=arrival,
-            first_row=first,
-            session=np.repeat(np.arange(count), lengths),
-            history=np.zeros(len(every)),
-            increment=np.array([float(one.added_tokens) for one in every]),
-            tokens=np.array([float(one.decode_tokens) for one in every]),
-            gap=np.array([*(one.gap_s for one in every[1:]), 0.0]),
-            reserve=np.zeros(count),
-            dropped=0.0,
-            past=0.0,
-            short_past=False,
-            session_class=np.zeros(count, np.int64),
-            prefix=np.zeros(count),
-        )
-    )
+    return flattened(chosen, arrival=(np.cumsum(apart) - apart[0]) / rate, rate=rate)
 
 
 def after_long_pauses(outcome: Outcome) -> Floats:

@@ -68,7 +68,7 @@ def sample_of(kind: Kind, *, rate: float, seed: int, sessions: int, slow: float 
     """
     chosen = _chosen(kind, seed, sessions)
     apart = np.random.default_rng((seed, 0xA881)).exponential(1.0, sessions)
-    return _flattened(chosen, arrival=(np.cumsum(apart) - apart[0]) * slow / rate, rate=rate / slow, slow=slow)
+    return flattened(chosen, arrival=(np.cumsum(apart) - apart[0]) * slow / rate, rate=rate / slow, slow=slow)
 
 
 def workload_of(kind: Kind) -> Workload:
@@ -109,7 +109,7 @@ def _drawn(kind: Kind, seed: int, count: int) -> tuple[Rounds, ...]:
     )
 
 
-def _flattened(sessions: Sequence[Rounds], *, arrival: Floats, rate: float, slow: float) -> Sample:
+def flattened(sessions: Sequence[Rounds], *, arrival: Floats, rate: float, slow: float = 1.0) -> Sample:
     """Return sessions as rows; in a sample a gap follows its round, here it is before it."""
     count = len(sessions)
     lengths = np.array([len(rounds) for rounds in sessions])

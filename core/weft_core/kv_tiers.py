@@ -1,6 +1,7 @@
 """KV below a worker's GPU memory: how much a tier holds, and how long loading from it takes."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -49,6 +50,17 @@ class KVTier:
     def t_load(self, tokens: float, kv_bytes_per_token: float) -> float:
         """Return T_load(l) = latency + l · bytes per token / bandwidth in seconds, 0 for no tokens."""
         return self.latency_s + tokens * kv_bytes_per_token / self.bytes_per_s if tokens > 0 else 0.0
+
+
+def check_order(names: Sequence[KVTierName]) -> None:
+    """Refuse tiers that are there twice, or not from the fastest to the slowest.
+
+    Raises:
+        KVTierError: they are.
+    """
+    places = [TIER_NAMES.index(name) for name in names]
+    if places != sorted(set(places)):
+        raise KVTierError(f"give each of {', '.join(TIER_NAMES)} at most once, in this order")
 
 
 def tier_from_text(text: str) -> KVTier:

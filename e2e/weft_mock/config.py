@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weft_core.cost import CostProfile
-from weft_core.kv_tiers import TIER_NAMES, KVTier
+from weft_core.kv_tiers import KVTier, KVTierError, check_order
 from weft_core.parallelism import Degree
 from weft_mock.kv_params import Role
 
@@ -104,9 +104,10 @@ class EngineConfig:
                     raise ConfigError(f"{flag}: only with --protocol vllm")
         if self.protocol == "openai" and self.role != "both":
             raise ConfigError("--role: an engine of --protocol openai has no roles; leave it at both")
-        places = [TIER_NAMES.index(tier.name) for tier in self.kv_tiers]
-        if places != sorted(set(places)):
-            raise ConfigError(f"--kv-tier: each of {', '.join(TIER_NAMES)} at most once, in this order")
+        try:
+            check_order([tier.name for tier in self.kv_tiers])
+        except KVTierError as error:
+            raise ConfigError(f"--kv-tier: {error}") from error
         for tier in self.kv_tiers:
             if tier.capacity_tokens(self.profile.kv_bytes_per_token) < self.block_size:
                 raise ConfigError(f"--kv-tier {tier.name}: less than one block of {self.block_size} tokens; raise it")

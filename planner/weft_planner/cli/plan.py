@@ -7,7 +7,8 @@ import click
 
 from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
-from weft_planner.cli.planning import solve_service
+from weft_planner.cli.planning import plan_text, solve_service
+from weft_planner.cli.ranges import TIER_SIZES, TierSizes
 from weft_planner.cli.service import Service, ServiceFlags, read_service, service_options
 
 if TYPE_CHECKING:
@@ -38,6 +39,15 @@ Json = Mapping[str, object]
     help="With --rate-match: curves of a live engine (weft profile sweep) instead of the cost profile's; a file for "
     "each degree.",
 )
+@click.option(
+    "--kv-tiers",
+    "tiers",
+    type=TIER_SIZES,
+    multiple=True,
+    metavar="NAME:SIZE[,NAME:SIZE]",
+    help="Also show what this memory below each worker's GPUs would bring to the plan, such as cpu:200Gi,disk:2Ti; may "
+    "be repeated to compare sizes.",
+)
 @click.option("--report", metavar="HTML", help="Also write a report: one page with plots, for a browser or print.")
 @output_option
 def plan(
@@ -48,6 +58,7 @@ def plan(
     rate_match: bool,
     as_printed: bool,
     curves: tuple[str, ...],
+    tiers: tuple[TierSizes, ...],
     report: str | None,
     output: str,
     **given: Any,
@@ -57,9 +68,11 @@ def plan(
     Exit status: 0 with a plan, 1 when none is possible, 2 for a manifest that the API server would refuse.
     """
     changes: dict[str, object] = {} if objective is None else {"objective": objective}
-    if rate_match and (diff or top):
-        raise click.UsageError("--rate-match makes no plan: leave --diff and --top out")
-    if as_printed and (rate_match or diff or top or report or objective):
+    if rate_match and (diff or top or tiers):
+        raise click.UsageError("--rate-match makes no plan: leave --diff, --top and --kv-tiers out")
+    if diff and tiers:
+        raise click.UsageError("--diff shows changes of a plan, --kv-tiers the plan itself: leave one of them out")
+    if as_printed and (rate_match or diff or top or report or objective or tiers):
         raise click.UsageError("--as-printed makes no plan: leave all options but the service's own out")
     if curves and not rate_match:
         raise click.UsageError("--curves: a plan is made from a cost profile; add --rate-match, or leave --curves out")
@@ -102,8 +115,13 @@ def plan(
         from weft_planner.cli.difference import show_difference
 
         show_difference(before, result, service=service, output=output)
+    elif tiers:
+        from weft_planner.cli.kv_tiers import show_with_tiers
+
+        if show_with_tiers(result, service, tiers, top=top, output=output):
+            return INTERRUPTED
     else:
-        emit(output, result, lambda: _text(result, service, top=top))
+        emit(output, result, lambda: plan_text(result, service, top=top))
     return 0 if report is None or known is None else write_report(report, service, cast(Json, result["plan"]), known)
 
 
@@ -111,14 +129,6 @@ def _known_for_report() -> "KnownRuns":
     from weft_planner.evaluation.trials import KnownRuns  # loads numpy
 
     return KnownRuns()
-
-
-def _text(result: Json, service: Service, *, top: int | None) -> str:
-    from weft_core.plan import plan_from_json
-    from weft_planner.tables import plan_parts, text_of
-
-    found = plan_from_json(cast(Json, result["plan"]))
-    return text_of(plan_parts(found, request=service.request, name=service.name, top=top))
 
 
 def _refusal(result: Json, service: Service) -> str:

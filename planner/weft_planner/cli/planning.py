@@ -1,7 +1,7 @@
 """Plan a service for a terminal: progress, an early ranking when that takes long, and after Ctrl-C."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -47,6 +47,15 @@ def solve_service(service: Service, *, top: int | None, output: str, known: "Kno
             body = {"status": "interrupted", "preliminary": preliminary_body(early)}
             emit(output, body, lambda: _ranking(early, service))
         return None
+
+
+def plan_text(result: Json, service: Service, *, top: int | None) -> str:
+    """Return a plan as text."""
+    from weft_core.plan import plan_from_json
+    from weft_planner.tables import plan_parts, text_of
+
+    found = plan_from_json(cast(Json, result["plan"]))
+    return text_of(plan_parts(found, request=service.request, name=service.name, top=top))
 
 
 def _ranking(layouts: "Sequence[LayoutPair]", service: Service) -> str:

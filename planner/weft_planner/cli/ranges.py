@@ -1,10 +1,10 @@
-"""Values that options take: tiers, and numbers within what makes sense, so that a slip of the unit is refused."""
+"""Values that options take: KV tiers, and numbers within what makes sense, so that a slip of the unit is refused."""
 
 import math
 
 import click
 
-from weft_core.kv_tiers import KVTier, KVTierError, tier_from_text
+from weft_core.kv_tiers import KVTier, KVTierError, KVTierName, check_order, tier_from_text
 
 
 class Finite(click.FloatRange):
@@ -44,3 +44,30 @@ class TierType(click.ParamType[KVTier]):
 
 
 TIER = TierType()
+
+
+TierSizes = tuple[tuple[KVTierName, float], ...]
+"""Tiers of a worker by name, and their bytes."""
+
+
+class TierSizesType(click.ParamType[TierSizes]):
+    """Tiers of a worker, fastest first: ``NAME:SIZE``, by comma."""
+
+    name = "tiers"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> TierSizes:
+        """Return the sizes, or fail with what the text must be."""
+        if isinstance(value, tuple):
+            return value
+        texts = str(value).split(",")
+        if any(text.count(":") != 1 for text in texts):
+            self.fail(f"{value} is not NAME:SIZE, by comma, such as cpu:200Gi,disk:2Ti", param, ctx)
+        try:
+            tiers = [tier_from_text(text) for text in texts]
+            check_order([tier.name for tier in tiers])
+        except KVTierError as error:
+            self.fail(str(error), param, ctx)
+        return tuple((tier.name, tier.capacity_bytes) for tier in tiers)
+
+
+TIER_SIZES = TierSizesType()

@@ -6,7 +6,7 @@ import click
 
 from weft_cli.output import emit, output_option
 from weft_cli.running import INTERRUPTED
-from weft_core.kv_tiers import TIER_NAMES, KVTier
+from weft_core.kv_tiers import KVTier, KVTierError, check_order
 from weft_core.policies.retention import RETENTIONS, Retention
 from weft_planner.cli.ranges import RATE, TIER
 from weft_planner.cli.scenarios import chosen_layout, prepare_service, scenario_options, warn_of_excess_gpus
@@ -80,10 +80,10 @@ def simulate(
         rules = own if policy is None else policy_from(policy, like=own)
     except NamingError as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
-    if [tier.name for tier in tiers] != [name for name in TIER_NAMES if name in {tier.name for tier in tiers}]:
-        raise click.BadParameter(
-            f"give each of {', '.join(TIER_NAMES)} at most once, in this order", param_hint="--kv-tier"
-        )
+    try:
+        check_order([tier.name for tier in tiers])
+    except KVTierError as error:
+        raise click.BadParameter(str(error), param_hint="--kv-tier") from error
     scenario = Scenario(
         Sessions(inputs, rounds),
         Candidate(kind, groups, rules),

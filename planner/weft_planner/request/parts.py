@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from weft_core.kv_tiers import BYTES_PER_S, TIER_NAMES, KVTier, KVTierName
+from weft_core.kv_tiers import BYTES_PER_S, KVTier, KVTierName, check_order
 from weft_core.layouts import LayoutKind, Role, WorkerRole
 from weft_core.parallelism import Parallelism, degree_to_json, parse_degree
 from weft_core.policies.policy import PolicyError
@@ -174,9 +174,7 @@ class Engine(Part):
     @field_validator("kv_tiers")
     @classmethod
     def _fastest_first(cls, value: tuple[KVTierSize, ...]) -> tuple[KVTierSize, ...]:
-        places = [TIER_NAMES.index(one.name) for one in value]
-        if places != sorted(set(places)):
-            raise ValueError(f"give each of {', '.join(TIER_NAMES)} at most once, in this order")
+        check_order([one.name for one in value])
         return value
 
     @field_validator("context_buckets")

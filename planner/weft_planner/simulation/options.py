@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from weft_core.kv_tiers import TIER_NAMES, KVTier
+from weft_core.kv_tiers import KVTier, KVTierError, check_order
 from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.retention import RETENTIONS, Retention
 from weft_planner.simulation.layout import SimulationError
@@ -174,9 +174,10 @@ class Options:
         ):
             if value not in known:
                 raise SimulationError(f"{name}: {value!r} is none of {', '.join(known)}")
-        places = [TIER_NAMES.index(tier.name) for tier in self.tiers]
-        if places != sorted(set(places)):
-            raise SimulationError(f"tiers: give each of {', '.join(TIER_NAMES)} at most once, in this order")
+        try:
+            check_order([tier.name for tier in self.tiers])
+        except KVTierError as error:
+            raise SimulationError(f"tiers: {error}") from error
         for change in self.changes:
             if math.isnan(change.at) or change.at == math.inf or change.to not in CHANGES or change.delay_s < 0:
                 raise SimulationError(
