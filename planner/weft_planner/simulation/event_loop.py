@@ -29,6 +29,7 @@ from weft_planner.simulation.records import (
     NET,
     PREFILL,
     PREFILL_END,
+    RANKS_END,
     READ_END,
     SLICE,
     STEP_END,
@@ -113,6 +114,35 @@ def continue_engine(state: SimulationState, worker: int, now: float) -> None:
     start_work(state, worker, now)
 
 
+@jitable
+def continue_workers(state: SimulationState, now: float) -> None:
+    """Continue at every worker whose state an event changed, until nothing more is possible."""
+    totals = state.totals[0]
+    while totals.kv_freed == 1 or totals.dirty > 0:
+        if totals.kv_freed == 1:
+            totals.kv_freed = 0
+            bind_waiting(state)
+            continue
+        totals.dirty -= 1
+        worker = state.dirty[totals.dirty]
+        state.workers[worker].dirty = 0
+        continue_worker(state, worker, now)
+
+
+@jitable
+def end_ranks(state: SimulationState, first: int, now: float) -> None:
+    """End the common step of a worker's ranks, one after the other; after the last with work the next step starts."""
+    left = state.workers[first].busy_ranks
+    rank = first
+    while left > 0:
+        w = state.workers[rank]
+        if w.mode != IDLE:
+            left -= 1
+            handle(state, w.end_kind, rank, now)
+            continue_workers(state, now)
+        rank += 1
+
+
 @entry
 def run(addresses: Numbers) -> None:
     """Take events until none is left or allowed; the argument says where the tables of the state are."""
@@ -122,13 +152,8 @@ def run(addresses: Numbers) -> None:
         now, kind, subject = pop(state)
         totals.now = now
         totals.events += 1
-        handle(state, kind, subject, now)
-        while totals.kv_freed == 1 or totals.dirty > 0:
-            if totals.kv_freed == 1:
-                totals.kv_freed = 0
-                bind_waiting(state)
-                continue
-            totals.dirty -= 1
-            worker = state.dirty[totals.dirty]
-            state.workers[worker].dirty = 0
-            continue_worker(state, worker, now)
+        if kind == RANKS_END:
+            end_ranks(state, subject, now)
+        else:
+            handle(state, kind, subject, now)
+            continue_workers(state, now)

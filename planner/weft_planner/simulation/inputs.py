@@ -7,6 +7,7 @@ import numpy as np
 
 from weft_core.cost import LINKS, CostProfile, Link
 from weft_core.kv_tiers import TIER_NAMES
+from weft_core.layouts import WorkerRole
 from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.inputs import MAX_WINDOW
 from weft_core.policies.policy import PolicyError
@@ -231,6 +232,7 @@ def rules_of(
     rules["tiers"] = bool(options.tiers)
     rules["ttl"] = options.retention == "ttl"
     rules["reads_windows"] = POLICIES[policy.route].reads_windows
+    rules["reads_order"] = POLICIES[policy.route].reads_order
     rules["reads_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in (IMD, MODES["remote-jsq"])
     rules["peaks"] = PEAKS
     rules["slots"] = 1 << int(sample.tokens.max(initial=1)).bit_length()
@@ -251,17 +253,19 @@ def classes_of(sample: Sample, slo: tuple[SloClass, ...]) -> records.Records:
 
 def rows_of(sample: Sample, options: Options, seed: int) -> records.Records:
     """Return the rounds with their random draws; a row has the same draws under every layout and policy."""
-    rng = np.random.default_rng((seed, 0x5EED))
     rows = np.zeros(sample.rows, records.ROWS)
     rows["history"] = sample.history
     rows["increment"] = sample.increment
     rows["gap"] = sample.gap
     rows["session"] = sample.session
     rows["steps_left"] = np.maximum(sample.tokens, 1).astype(np.int64) - 1
-    rows["noise"] = np.exp(options.prefill_noise_sigma * rng.standard_normal(sample.rows))
-    rows["chunk_noise"] = np.exp(options.chunk_noise_sigma * rng.standard_normal(sample.rows))
-    for name in ("read_sends", "back_sends"):
-        rows[name] = rng.geometric(1 - options.retransmit_probability, sample.rows)
+    rows["noise"] = rows["chunk_noise"] = rows["read_sends"] = rows["back_sends"] = 1
+    if options.prefill_noise_sigma or options.chunk_noise_sigma or options.retransmit_probability:
+        rng = np.random.default_rng((seed, 0x5EED))
+        rows["noise"] = np.exp(options.prefill_noise_sigma * rng.standard_normal(sample.rows))
+        rows["chunk_noise"] = np.exp(options.chunk_noise_sigma * rng.standard_normal(sample.rows))
+        for name in ("read_sends", "back_sends"):
+            rows[name] = rng.geometric(1 - options.retransmit_probability, sample.rows)
     rows["arrival"] = math.nan
     rows["prefill_worker"] = -1
     rows["route"] = records.NOT_ROUTED
@@ -337,20 +341,22 @@ def links_of(layout: Layout, costs: Mapping[str, CostProfile], options: Options)
 
     One of two that do prefills for the sessions of the other, unless sessions move.
     """
-    workers = layout.workers
-    links = np.zeros((len(workers), len(workers)), records.LINK)
-    roles = [layout.role(place) for place in range(len(workers))]
+    links = np.zeros((len(layout.workers), len(layout.workers)), records.LINK)
     moves = bool(options.changes)
+    alike: dict[tuple[str, Degree, int, WorkerRole], list[int]] = {}
+    for at, worker in enumerate(layout.workers):
+        alike.setdefault((worker.pool, worker.degree, worker.node, layout.role(at)), []).append(at)
     figures: dict[tuple[str, Degree, str, Degree, Link], tuple[float, float, float]] = {}
-    for s, source in enumerate(workers):
-        for d, destination in enumerate(workers):
-            if s == d or (roles[s] == roles[d] != "both" and not moves):
+    for (source, n, node, role), sources in alike.items():
+        for (destination, m, other, other_role), destinations in alike.items():
+            if (sources == destinations and len(sources) == 1) or (role == other_role != "both" and not moves):
                 continue
-            near = source.node >= 0 and source.node == destination.node and source.pool == destination.pool
-            ends = (source.pool, source.degree, destination.pool, destination.degree, LINKS[0] if near else LINKS[1])
+            near = node >= 0 and node == other and source == destination
+            ends = (source, n, destination, m, LINKS[0] if near else LINKS[1])
             if ends not in figures:
                 figures[ends] = _link(costs, *ends)
-            links[s, d] = figures[ends]
+            links[np.ix_(sources, destinations)] = figures[ends]
+    np.fill_diagonal(links, np.zeros((), records.LINK))
     return links
 
 

@@ -8,7 +8,7 @@ has work in the meantime waits for the end, as an engine's rank does that has jo
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.pipeline import pass_stages
-from weft_planner.simulation.records import IDLE, SimulationState
+from weft_planner.simulation.records import IDLE, RANKS_END, SimulationState
 
 
 @jitable
@@ -41,8 +41,4 @@ def end_together(state: SimulationState, first: int, now: float) -> None:
             total += w.work_s
     shared = state.rules[0].shared_work
     seconds = longest if last - first == 1 else (1.0 - shared) * longest + shared * total / (last - first)
-    end = pass_stages(state, first, seconds, now)
-    for rank in range(first, last):
-        w = state.workers[rank]
-        if w.mode != IDLE:
-            push(state, end, w.end_kind, rank)
+    push(state, pass_stages(state, first, seconds, now), RANKS_END, first)

@@ -30,8 +30,8 @@ RULES = _record(
     f8="chunk_fraction slice_turn shared_work window_s strictest_itl counted_from counted_until",
     # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
-    "caches pull oracle ttl reads_windows reads_gaps delays itl_statistic ring peaks slots workers classes "
-    "sessions events ticks params prefill_figures step_figures tiers decide choose place",
+    "caches pull oracle ttl reads_windows reads_order reads_gaps delays itl_statistic ring peaks slots workers "
+    "classes sessions events ticks params prefill_figures step_figures tiers decide choose place",
 )
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
 length of the ring of finishing steps, a power of 2; ``ttl``: 1 where idle sessions' KV has a time to live;
@@ -171,6 +171,7 @@ TICK = 9
 SLICE = 10  # the next slice has reached its engine; worker
 EXPIRE = 11  # the time to live of an idle session's KV is over; worker
 LOADED = 12  # a session's KV is back from a tier below the GPUs; row
+RANKS_END = 13  # the ranks of a worker have ended their common step; first rank
 
 # Lists of rows; each worker has one of every kind, UNBOUND there is one.
 QUEUE = 0  # prefill tasks in order of arrival, the running one included

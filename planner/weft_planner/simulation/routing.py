@@ -38,6 +38,18 @@ def draw_uniform(state: SimulationState) -> float:
 
 
 @jitable
+def shuffle(state: SimulationState, workers: int) -> None:
+    """Write the places of so many workers in a random order."""
+    for k in range(workers):
+        state.order[k] = k
+    for k in range(workers - 1, 0, -1):
+        other = int(draw_uniform(state) * (k + 1))
+        kept = state.order[k]
+        state.order[k] = state.order[other]
+        state.order[other] = kept
+
+
+@jitable
 def describe_task(state: SimulationState, row: int, present: float, total: float, now: float) -> None:
     """Write the policy's inputs about a task."""
     r = state.rows[row]
@@ -175,12 +187,8 @@ def route_round(state: SimulationState, row: int, home: int, now: float) -> None
     describe_local(state, home, present, total - present, now)
     for k in range(workers):
         describe_remote(state, row, k, state.candidates[k], home, present, total, now)
-        state.order[k] = k
-    for k in range(workers - 1, 0, -1):
-        other = int(draw_uniform(state) * (k + 1))
-        kept = state.order[k]
-        state.order[k] = state.order[other]
-        state.order[other] = kept
+    if rules.reads_order == 1:
+        shuffle(state, workers)
     batch = describe_batch(state, home) if rules.reads_gaps == 1 else 0
     state.totals[0].choices = workers
     state.totals[0].decoding = batch

@@ -42,7 +42,7 @@ def start_round(world: World, row: Round, now: float) -> None:
     task = task_figures(world, row, present, tokens, now)
     local = local_figures(world, home, present, tokens, answer=task.answer, now=now)
     remote = [remote_figures(world, row, e, present=present, total=total, now=now) for e in others]
-    order = shuffled(world, len(others))
+    order = shuffled(world, len(others)) if POLICIES[world.policy.route].reads_order else []
     sums, counts = slack_figures(world, home)
     costs = [0.0] * (len(others) + 1)
     inputs = RoutingInputs(task, local, remote, order, world.params, sums, counts, costs)
