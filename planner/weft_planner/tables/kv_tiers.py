@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from weft_core.plan import Plan
+from weft_core.prediction import prediction_to_json
 from weft_planner.request.reading import Request
-from weft_planner.study.kv_tiers import Tiers, TierRow, least_sufficient
+from weft_planner.study.kv_tiers import TierRow, Tiers, least_sufficient
 from weft_planner.tables import figures
-from weft_planner.tables.load import estimate_body, summary_body
 from weft_planner.tables.writing import QUIET, Paragraph, Part, TableCell, TextTable, held
 
 UNITS = (("Ti", 2.0**40), ("Gi", 2.0**30), ("Mi", 2.0**20))
@@ -26,14 +26,14 @@ def _parts(plan: Plan, rows: Sequence[TierRow], request: Request) -> Iterator[Pa
     best = least_sufficient(rows)
     yield TextTable(
         [*header, "HELD"],
-        [_row(row, plan, request) for row in rows],
+        [_row(row, plan) for row in rows],
         title="KV tiers",
         marked=(list(rows).index(best),),
     )
     rate = request.workload.arrival_rate
+    prices = " Costs are those of GPUs alone." if priced else ""
     yield Paragraph(
-        f"Latencies and shares of history tokens at {rate:g} sessions/s. {_verdict(best)} Prices are those of GPUs.",
-        style=QUIET,
+        f"Latencies and shares of history tokens at {rate:g} sessions/s. {_verdict(best)}{prices}", style=QUIET
     )
 
 
@@ -43,27 +43,25 @@ def _verdict(best: TierRow) -> str:
     return f"The smallest that carries as much as any: {named(best.tiers)}."
 
 
-def _row(row: TierRow, plan: Plan, request: Request) -> list[str | TableCell]:
-    found = row.summary
+def _row(row: TierRow, plan: Plan) -> list[str | TableCell]:
+    found = row.predicted
+    later = found.ttft_later
     cells: list[str | TableCell] = [
         named(row.tiers),
-        figures.rate_interval(row.goodput),
-        figures.latency(found.ttft_later.p50.value),
-        figures.latency(found.ttft_later.p95.value),
-        *(_share(tokens, found.history_tokens) for tokens in (found.recomputed_tokens, found.loaded_tokens)),
+        figures.rate_interval(found.goodput),
+        figures.latency(None if later is None else later.p50_s),
+        figures.latency(None if later is None else later.p95_s),
+        figures.fine_share(row.recomputed),
+        figures.fine_share(row.loaded),
     ]
     if plan.predicted.cost_per_hour is not None:
         cells.append(figures.money(_price(row, plan.predicted.cost_per_hour)))
-    return [*cells, held(found.attained.value >= request.slo.attainment)]
+    return [*cells, held(found.slo_met)]
 
 
 def _price(row: TierRow, per_hour: float) -> float | None:
     """Return what so many sessions cost at the goodput; None where no load holds the SLO."""
-    return SESSIONS * per_hour / 3600 / row.goodput.value if row.goodput.value > 0 else None
-
-
-def _share(tokens: float, history: float) -> str:
-    return figures.fine_share(tokens / history) if history > 0 else figures.UNKNOWN
+    return SESSIONS * per_hour / 3600 / row.goodput if row.goodput > 0 else None
 
 
 def named(tiers: Tiers) -> str:
@@ -77,12 +75,13 @@ def _size(size: float) -> str:
 
 
 def tier_body(rows: Sequence[TierRow]) -> list[dict[str, object]]:
-    """Return the same as JSON-ready data; sizes in bytes, latencies in seconds."""
+    """Return the same as JSON-ready data; sizes in bytes, latencies in seconds, shares of history tokens."""
     return [
         {
             "kvTiers": [{"name": one.name, "size": one.size} for one in row.tiers],
-            "goodput": estimate_body(row.goodput),
-            "atWorkloadRate": summary_body(row.summary),
+            "predicted": prediction_to_json(row.predicted),
+            "recomputed": row.recomputed,
+            "loaded": row.loaded,
         }
         for row in rows
     ]

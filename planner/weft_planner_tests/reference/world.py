@@ -142,6 +142,7 @@ class World:
         for mate, pending in started:
             self.push(end, pending[0], mate)
             mate.pending = None
+        self.taken -= len(started) - 1  # they count as one event
 
     def pop(self) -> tuple[float, str, object]:
         """Take the earliest event, of equal ones the one set first."""
