@@ -163,11 +163,11 @@ class TestVllm:
 
     def test_what_decides_the_first_token_reaches_both_engines_and_the_rest_the_one_that_answers(self) -> None:
         schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
-        both = {
+        both: dict[str, Any] = {
             "tools": [{"type": "function", "function": {"name": "count"}}], "tool_choice": "required",
             "response_format": schema, "structured_outputs": {"regex": "a"}, "logit_bias": {"5": 1}, "seed": 3,
         }  # fmt: skip
-        answer = {"logprobs": True, "top_logprobs": 2, "min_tokens": 5}
+        answer: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "min_tokens": 5}
         asked = ask(**both, **answer)
         prefill = sent(self.adapter.prefill(asked))
         decode = sent(self.adapter.decode(asked, handed(self.adapter, asked)))
