@@ -36,6 +36,8 @@ help: ## List every target with one line
 
 # Fake nodes are for tests and measurements; elsewhere nobody waits for their program.
 test test-apiserver test-apiserver-pairs e2e-kill e2e-roles e2e-scale e2e-gitops: ALSO := --also kwok
+# What tests of gateways define: HTTPRoute and InferencePool.
+test: ALSO += --also gateway-api --also inference-extension
 
 .PHONY: setup
 setup: $(STAMP) ## Install what is missing: Python packages, Debian packages, cluster binaries (idempotent)

@@ -94,7 +94,7 @@ def test_further_fields_reach_it(render: Render) -> None:
 def test_its_network_is_closed_but_for_clients_coordinators_and_the_api_server(render: Render) -> None:
     spec = policy(render, "weft-gateway", ON)
     assert [ports(rule) for rule in spec["ingress"]] == [[8080]]
-    assert [ports(rule) for rule in spec["egress"]] == [[53], [443, 6443], [8080, 8443]]
+    assert [ports(rule) for rule in spec["egress"]] == [[53], [443, 6443], [8080, 8081, 8443]]
     (peer,) = spec["egress"][2]["to"]
     assert peer["namespaceSelector"] == {}
     labels = {item["key"]: item.get("values") for item in peer["podSelector"]["matchExpressions"]}
@@ -106,6 +106,25 @@ def test_its_network_is_closed_but_for_clients_coordinators_and_the_api_server(r
     assert len(bound) == 2, "whoever scrapes it is let in beside them"
     one = policy(render, "weft-gateway", ON, "gateway.namespaces={team-c}")["egress"][2]["to"][0]
     assert one["namespaceSelector"]["matchExpressions"][0]["values"] == ["team-c"]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "named", "control_plane", "more"),
+    [
+        ("istio", {"sidecar.istio.io/inject": "true"}, [15012], []),
+        ("linkerd", {"linkerd.io/inject": "enabled"}, [8080, 8086, 8090], [4143]),
+    ],
+)
+def test_it_joins_a_mesh(
+    render: Render, mesh: str, named: dict[str, str], control_plane: list[int], more: list[int]
+) -> None:
+    values = (ON, f"gateway.mesh={mesh}")
+    found = render(*values).get("Deployment", "weft-gateway")["spec"]["template"]["metadata"]
+    assert named.items() <= {**found["labels"], **found["annotations"]}.items()
+    spec = policy(render, "weft-gateway", *values)
+    assert [ports(rule) for rule in spec["ingress"]] == [[*more, 8080]]
+    coordinators = [*more, 8080, 8081, 8443]
+    assert [ports(rule) for rule in spec["egress"]] == [[53], [443, 6443], control_plane, coordinators]
 
 
 def test_one_pod_stays_and_a_changed_configuration_starts_new_ones(render: Render) -> None:
@@ -142,6 +161,7 @@ def test_it_is_scraped(render: Render) -> None:
         ),
         ((JWT[0], JWT[2], JWT[3]), "gateway.auth.jwt.audiences: name at least one audience"),
         (("gateway.replicas=0",), "at '/gateway/replicas'"),
+        (("gateway.mesh=consul",), "at '/gateway/mesh'"),
         (("gateway.namespace=team-a",), "additional properties 'namespace' not allowed"),
         (("gateway.config.auth.apiKeysFile=x",), "additional properties 'auth' not allowed"),
         (("gateway.auth.jwt.jwksUri=http://login.example.com/keys",), "at '/gateway/auth/jwt/jwksUri'"),

@@ -102,6 +102,10 @@ def test_rights_to_kinds_of_other_projects_are_given_where_they_are_asked_for(re
         for group, kind in (("gateway", "httproutes"), ("inference", "inferencepools"))
         for verb in ("get", "create", "patch", "delete")
     }
+    peers = rights(render("operator.peerAuthentications=true").get("ClusterRole", "weft-system-weft-operator")) - before
+    assert peers == {
+        ("security.istio.io", "peerauthentications", verb) for verb in ("get", "create", "patch", "delete")
+    }
 
 
 def test_the_operator_has_its_own_lease_and_no_other(render: Render) -> None:

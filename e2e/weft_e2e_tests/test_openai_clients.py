@@ -50,6 +50,23 @@ async def test_chats_whole_and_streamed(client: openai.AsyncOpenAI) -> None:
     assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] == ["length"]
 
 
+async def test_usage_tells_which_tokens_of_the_prompt_were_not_computed(client: openai.AsyncOpenAI) -> None:
+    messages = cast(list[ChatCompletionMessageParam], MESSAGES)
+    first = await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=TOKENS)
+    assert first.usage is not None
+    said = first.choices[0].message.content or ""
+    messages = [*messages, {"role": "assistant", "content": said}, {"role": "user", "content": "and then?"}]
+    whole = await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=TOKENS)
+    stream = await client.chat.completions.create(
+        model=MODEL, messages=messages, max_tokens=TOKENS, stream=True, stream_options={"include_usage": True}
+    )
+    for usage in (whole.usage, [chunk async for chunk in stream][-1].usage):
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        cached = usage.prompt_tokens_details.cached_tokens or 0
+        assert first.usage.prompt_tokens // 16 * 16 <= cached <= usage.prompt_tokens
+
+
 async def test_completes_text_whole_and_streamed(client: openai.AsyncOpenAI) -> None:
     whole = await client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=TOKENS)
     assert whole.choices[0].text == EXPECTED[TEXT]

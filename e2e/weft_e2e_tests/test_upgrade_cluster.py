@@ -14,8 +14,9 @@ import pytest
 from weft_e2e.checks import check_no_failures, check_ready, check_unchanged
 from weft_e2e.checks.drains import check_no_lost_sessions
 from weft_e2e.checks.objects import child_specs
-from weft_e2e.demo.settings import CHART, RELEASE, SYSTEM_NAMESPACE, repository_root
+from weft_e2e.demo.settings import RELEASE, SYSTEM_NAMESPACE
 from weft_e2e.scenarios.background import Background, background_sessions
+from weft_e2e.scenarios.gateways import change_release, release_restored, release_revision
 from weft_e2e.scenarios.installed import Installed
 from weft_e2e.scenarios.manifests import small_service
 from weft_e2e.service import Service
@@ -38,30 +39,18 @@ def releases(weft: Installed) -> Iterator[Installed]:
     """Give a cluster whose release may be changed; it is as it was afterwards."""
     if weft.local is None:
         pytest.skip("the release of a cluster of your own is left as it is")
-    was = revision(weft)
-    try:
+    with release_restored(weft.kube):
         yield weft
-    finally:
-        if revision(weft) != was:
-            weft.kube.helm("rollback", RELEASE, was, "-n", SYSTEM_NAMESPACE, "--wait", timeout=270)
-
-
-def revision(weft: Installed) -> str:
-    """Return the number of the release that is installed."""
-    listed = weft.kube.helm("history", RELEASE, "-n", SYSTEM_NAMESPACE, "--max", "1").stdout.splitlines()
-    return listed[-1].split()[0]
 
 
 def test_operators_of_other_releases_restart_no_worker(releases: Installed, namespace: str) -> None:
     service = applied(releases, namespace, small_service("upgraded"))
-    pods, children, was = restarts(service), child_specs(service), revision(releases)
+    pods, children, was = restarts(service), child_specs(service), release_revision(releases.kube)
     with service.reachable(run=f"{time.time():.0f}-") as target:
         with background_sessions(Background(target, round_deadline_s=60)) as streams:
             streams.wait_served(8, timeout_s=SERVED_S)
 
-            new = ["--reset-then-reuse-values", "--set", f"router.image={NEXT}", "--wait"]
-            chart = str(repository_root() / CHART)
-            releases.kube.helm("upgrade", RELEASE, chart, "-n", SYSTEM_NAMESPACE, *new, timeout=270)
+            change_release(releases.kube, "--reset-then-reuse-values", "--set", f"router.image={NEXT}")
             looked(service, offered=NEXT)
             streams.wait_served(8, timeout_s=SERVED_S)
 

@@ -28,6 +28,7 @@ BY_VALUE = {
     "resource.nvidia.com": "operator.computeDomains=true",
     "gateway.networking.k8s.io": "operator.gatewayApi=true",
     "inference.networking.k8s.io": "operator.gatewayApi=true",
+    "security.istio.io": "operator.peerAuthentications=true",
 }
 """The chart's value that gives the rights in an API group of another project."""
 

@@ -9,7 +9,7 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.commands.manifest_checks import service_messages
 from weft_operator.errors import ForbiddenError, NotFoundError, OperatorError, Right
 from weft_operator.kube.diff import Action, Delete
-from weft_operator.kube.observe import _gateway_objects
+from weft_operator.kube.observe import _objects_of_other_projects
 from weft_operator.render.objects import desired_objects
 from weft_operator_tests.samples import TOKEN, rendering, told
 from weft_operator_tests.test_render_network_policies import reaches
@@ -17,6 +17,7 @@ from weft_operator_tests.valid import changed, front_service, gateway_service, p
 from weft_operator_tests.world import World
 
 KINDS = ("HTTPRoute", "InferencePool")
+STRICT = {"mesh": {"type": "istio", "mtls": "Strict"}}
 
 
 def objects(body: Manifest) -> dict[tuple[str, str], Any]:
@@ -132,6 +133,17 @@ async def test_route_and_pool_come_and_go_with_the_spec() -> None:
     assert gone[-1] < plans[-1], "the plan's ConfigMap says that there is a route until there is none"
 
 
+async def test_a_rule_for_a_mesh_comes_and_goes_with_the_spec() -> None:
+    world = World(service())
+    for network, names in ((None, []), (STRICT, ["demo"]), ({"mesh": {"type": "istio"}}, []), (None, [])):
+        world.cluster.service["spec"].pop("network", None)
+        world.cluster.change(**({} if network is None else {"network": network}))
+        for _ in range(3):
+            await world.step()
+            world.cluster.settle()
+        assert world.cluster.names("PeerAuthentication") == names
+
+
 async def test_a_cluster_without_the_kinds_serves_all_the_same_and_says_what_to_install() -> None:
     world = World(picker_service())
 
@@ -193,11 +205,14 @@ class Api:
 
 def test_only_services_with_a_gateway_are_asked_for() -> None:
     key, api = ServiceKey("default", "demo"), Api()
-    assert _gateway_objects(api, key, service()["spec"], []) == []  # type: ignore[arg-type]
+    assert _objects_of_other_projects(api, key, service()["spec"], []) == []  # type: ignore[arg-type]
     assert api.asked == []
     plan = objects(gateway_service())["ConfigMap", "demo-plan"]
-    found = _gateway_objects(api, key, service()["spec"], [plan])  # type: ignore[arg-type]
+    found = _objects_of_other_projects(api, key, service()["spec"], [plan])  # type: ignore[arg-type]
     assert [item["kind"] for item in found] == list(KINDS), "they are to be deleted"
+    meshed = changed(service(), "spec.network", STRICT)
+    found = _objects_of_other_projects(api, key, meshed["spec"], [])  # type: ignore[arg-type]
+    assert [item["kind"] for item in found] == ["PeerAuthentication"]
 
 
 def test_what_may_not_be_read_is_taken_for_missing() -> None:
@@ -209,7 +224,7 @@ def test_what_may_not_be_read_is_taken_for_missing() -> None:
         }
     )
     spec = picker_service()["spec"]
-    assert _gateway_objects(api, ServiceKey("default", "demo"), spec, []) == []  # type: ignore[arg-type]
+    assert _objects_of_other_projects(api, ServiceKey("default", "demo"), spec, []) == []  # type: ignore[arg-type]
     assert "operator.gatewayApi=true" in right.lack()
 
 

@@ -28,7 +28,7 @@ CLIENT_SIDE_BYTES = 262_144
 PATIENCE_S = 30.0
 """For an answer of the API server, which has itself 60 s for it; it takes two on an idle machine."""
 DIS = "disagginferenceservices"
-OTHERS = ("ComputeDomain", "HTTPRoute", "InferencePool", "PodGroup")
+OTHERS = ("ComputeDomain", "HTTPRoute", "InferencePool", "PeerAuthentication", "PodGroup")
 """Kinds that this API server does not have."""
 
 

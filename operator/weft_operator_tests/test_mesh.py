@@ -19,6 +19,7 @@ from weft_operator_tests.samples import SETTINGS, TOKEN, colocated, on_nodes, re
 from weft_operator_tests.valid import (
     changed,
     front_service,
+    picker_service,
     service,
     sglang_service,
     tensorrt_llm_service,
@@ -36,8 +37,8 @@ ISTIO, LINKERD = "traffic.sidecar.istio.io/", "config.linkerd.io/"
 WORKERS = ("prefill", "decode", "worker")
 
 
-def meshed(body: Any, mesh: str) -> Any:
-    return changed(body, "spec.network", {"mesh": {"type": mesh}})
+def meshed(body: Any, mesh: str, **more: str) -> Any:
+    return changed(body, "spec.network", {"mesh": {"type": mesh, **more}})
 
 
 def pods(made: Rendering) -> dict[str, Manifest]:
@@ -206,6 +207,35 @@ def test_no_proxy_is_injected_into_jobs(mesh: str) -> None:
             assert metadata["labels"]["sidecar.istio.io/inject"] == "false"
         else:
             assert metadata["annotations"]["linkerd.io/inject"] == "disabled"
+
+
+def peer_rules(made: Rendering) -> list[Any]:
+    return [item["spec"] for item in desired_objects(made, token=TOKEN) if item["kind"] == "PeerAuthentication"]
+
+
+@pytest.mark.parametrize(
+    ("body", "open_to_clients"), [(picker_service(), {}), (front_service(), {"8443": "PERMISSIVE"})]
+)
+def test_strict_istio_refuses_who_is_not_in_the_mesh_but_for_clients_with_tls(body: Any, open_to_clients: Any) -> None:
+    made = rendering(meshed(body, "istio", mtls="Strict"))
+    (rule,) = peer_rules(made)
+    assert rule["mtls"] == {"mode": "STRICT"}
+    assert {port: one["mode"] for port, one in rule.get("portLevelMtls", {}).items()} == open_to_clients
+    for template in pods(made).values():
+        assert rule["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert pods(made) == pods(rendering(meshed(body, "istio"))), "no pod restarts for it"
+    assert not peer_rules(rendering(meshed(body, "istio")))
+
+
+@pytest.mark.parametrize("body", [picker_service(), front_service()])
+def test_strict_linkerd_refuses_who_is_not_in_the_mesh_but_for_clients_with_tls(body: Any) -> None:
+    made = rendering(meshed(body, "linkerd", mtls="Strict"))
+    assert not peer_rules(made)
+    name = f"{LINKERD}default-inbound-policy"
+    for component, template in pods(made).items():
+        refused = component != "coordinator" or made.spec.coordinator.tls is None
+        assert annotations(template).get(name) == ("cluster-authenticated" if refused else None)
+    assert not [one for one in pods(rendering(meshed(body, "linkerd"))).values() if name in annotations(one)]
 
 
 def test_without_a_mesh_nothing_is_said_of_one() -> None:

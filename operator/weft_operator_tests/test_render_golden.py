@@ -73,9 +73,11 @@ CASES = {
     "vllm-colocated": colocated(vllm_service()),
     "vllm-pvc": rendering(PVC),
     "vllm-plugin": rendering(PLUGIN),
-    "vllm-istio": rendering(changed(vllm_service(), "spec.network", {"mesh": {"type": "istio"}})),
+    "vllm-istio": rendering(changed(vllm_service(), "spec.network", {"mesh": {"type": "istio", "mtls": "Strict"}})),
     "vllm-adapters": rendering(changed(vllm_service(), "spec.model.adapters", ADAPTERS)),
-    "mock-front-linkerd": rendering(changed(front_service(), "spec.network", {"mesh": {"type": "linkerd"}})),
+    "mock-front-linkerd": rendering(
+        changed(front_service(), "spec.network", {"mesh": {"type": "linkerd", "mtls": "Strict"}})
+    ),
 }
 
 

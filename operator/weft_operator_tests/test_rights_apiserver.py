@@ -31,9 +31,10 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900, func_only=True)]
 SYSTEM, MODELS = "weft-system", "models"
 PATIENCE_S = 240.0
 GROUPS = "apis/weft.dev/v1alpha1/workergroups"
-ROUTES = (
+OTHER_PROJECTS = (
     definition("HTTPRoute", "gateway.networking.k8s.io", "v1"),
     definition("InferencePool", "inference.networking.k8s.io", "v1"),
+    definition("PeerAuthentication", "security.istio.io", "v1"),
 )
 
 
@@ -41,7 +42,8 @@ ROUTES = (
 def limited(tmp_path: Path) -> Iterator[tuple[RealApi, ChartRoles]]:
     """Give an API server whose operators have the chart's roles and no other, and these; their requests are kept."""
     program("helm")
-    with real_api(tmp_path, audit=True, values=("operator.gatewayApi=true",)) as api:
+    values = ("operator.gatewayApi=true", "operator.peerAuthentications=true")
+    with real_api(tmp_path, audit=True, values=values) as api:
         for name in (SYSTEM, MODELS):
             api.kube.run("create", "namespace", name)
         api.allow(SYSTEM)
@@ -194,8 +196,8 @@ def cache(api: RealApi) -> None:
 
 
 def route(api: RealApi) -> None:
-    """Have a service reached by endpoint pickers behind a gateway, and then not any more."""
-    for item in ROUTES:
+    """Have a service reached by endpoint pickers behind a gateway, and in a mesh, and then not any more."""
+    for item in OTHER_PROJECTS:
         api.kube.apply(item)
     routed = Life(api, "routed")
     picked = {"parentRefs": [{"name": "public"}], "mode": "endpointPicker"}
@@ -207,8 +209,14 @@ def route(api: RealApi) -> None:
 
     assert "routed-picker" in made()
     del routed.body["spec"]["gateway"]
-    routed.change("no gateway any more")
+    strict = {"mesh": {"type": "istio", "mtls": "Strict"}}
+    routed.change("a mesh, and no gateway any more", network=strict)
     wait_for("the end of the pickers", lambda: "routed-picker" not in made(), timeout=PATIENCE_S)
+    rules = "apis/security.istio.io/v1/peerauthentications"
+    assert [item["metadata"]["name"] for item in api.items(rules, MODELS)] == ["routed"]
+    del routed.body["spec"]["network"]
+    routed.change("no mesh any more")
+    wait_for("the end of the rule", lambda: not api.items(rules, MODELS), timeout=PATIENCE_S)
 
 
 def span(api: RealApi) -> None:

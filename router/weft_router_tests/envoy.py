@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -56,24 +57,29 @@ class Envoy:
     fail_open: bool = False
     """Whether it lets requests pass without a picker. It then checks whether pickers are there."""
     port: int = field(default_factory=free_port)
+    run_by: Sequence[str] = ()
+    """The start of the command line, such as that of a program that enters another network first."""
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def _spawn(self) -> "subprocess.Popen[bytes]":
+    def spawn(self) -> "subprocess.Popen[bytes]":
+        """Start its process, without waiting until it listens."""
         path = self.folder / f"envoy-{self.port}.json"
         path.write_text(json.dumps(self.config()))
-        command = [str(binary()), "-c", str(path), "--concurrency", "1", "--disable-hot-restart", "-l", "warning"]
+        command = [*self.run_by, str(binary()), "-c", str(path), "--concurrency", "1", "--disable-hot-restart"]
+        command += ["-l", "warning"]
         with (self.folder / f"envoy-{self.port}.log").open("wb") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        return self.process
 
     async def start(self) -> None:
         """Start it, and wait until it listens."""
-        self.process = self._spawn()
+        process = self.spawn()
         for _ in range(600):
-            if self.process.poll() is not None:
+            if process.poll() is not None:
                 break
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -82,7 +88,12 @@ class Envoy:
                 continue
             writer.close()
             return
-        raise AssertionError((self.folder / f"envoy-{self.port}.log").read_text())
+        raise AssertionError(self.said)
+
+    @property
+    def said(self) -> str:
+        """Return what it has logged."""
+        return (self.folder / f"envoy-{self.port}.log").read_text()
 
     def close(self) -> None:
         if self.process is not None:

@@ -9,6 +9,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from weft_router.roles.pooling_endpoint import PATHS
 from weft_router_tests.stack import MODEL, Stack, free_port, router_json
 
 pytestmark = pytest.mark.component
@@ -271,12 +272,14 @@ async def test_embeddings_are_another_services(stack: Stack, pooling: tuple[str,
     assert (status, answer["data"][0]["embedding"]) == (200, [0.5])
     assert seen[0][0] == {"model": "bge", "input": "x"}
     assert "Authorization" not in seen[0][1]
-    async with stack.http.post(stack.front + "/v1/rerank", json={"query": "x"}) as response:
-        assert (response.status, await response.text()) == (404, "404: Not Found"), "the other service's own answer"
+    for path in PATHS[1:]:
+        async with stack.http.post(stack.front + path, json={"query": "x"}) as response:
+            assert (response.status, await response.text()) == (404, "404: Not Found"), "the other service's own answer"
 
 
 async def test_without_such_a_service_embeddings_are_refused_by_name(stack: Stack) -> None:
     await stack.up(prefill=0)
-    status, answer = await post(stack, "/v1/embeddings", {"model": MODEL, "input": "x"})
-    assert status == 404
-    assert "spec.coordinator.poolingUrl" in answer["error"]["message"]
+    for path in PATHS:
+        status, answer = await post(stack, path, {"model": MODEL, "input": "x"})
+        assert status == 404
+        assert "spec.coordinator.poolingUrl" in answer["error"]["message"]

@@ -161,6 +161,20 @@ class TestVllm:
             "kv_transfer_params": PARAMS,
         }  # fmt: skip
 
+    def test_what_decides_the_first_token_reaches_both_engines_and_the_rest_the_one_that_answers(self) -> None:
+        schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+        both: dict[str, Any] = {
+            "tools": [{"type": "function", "function": {"name": "count"}}], "tool_choice": "required",
+            "response_format": schema, "structured_outputs": {"regex": "a"}, "logit_bias": {"5": 1}, "seed": 3,
+        }  # fmt: skip
+        answer: dict[str, Any] = {"logprobs": True, "top_logprobs": 2, "min_tokens": 5}
+        asked = ask(**both, **answer)
+        prefill = sent(self.adapter.prefill(asked))
+        decode = sent(self.adapter.decode(asked, handed(self.adapter, asked)))
+        assert both.items() <= prefill.items()
+        assert not answer.keys() & prefill.keys()
+        assert {**both, **answer}.items() <= decode.items()
+
     def test_the_local_leg_may_keep_the_kv_for_the_next_round(self) -> None:
         asked = ask(max_tokens=9)
         plain = {"model": "m", "messages": MESSAGES, "max_tokens": 9}

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.component
 
 MESSAGES = "/v1/messages"
 KEYED = {"Authorization": "Bearer key-of-a-client"}
+PATIENT = aiohttp.ClientTimeout(total=300)
+"""For 200 MB on a busy machine."""
 
 
 @pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
@@ -169,7 +171,7 @@ async def test_a_client_that_does_not_read_holds_up_its_own_stream_alone(sidecar
     engine.script.length = 1000
     engine.script.padding = 200_000
     body = {"model": MODEL, "messages": [USER], "stream": True, "max_tokens": 1000}
-    async with sidecars.http.post(envoy.url + CHAT, json=body) as response:
+    async with sidecars.http.post(envoy.url + CHAT, json=body, timeout=PATIENT) as response:
         await response.content.readuntil(b"\n\n")
         before = -1
         while before != engine.streamed:

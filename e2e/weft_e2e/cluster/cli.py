@@ -79,7 +79,7 @@ def setup(*, name: str, client_only: bool, also: Sequence[str]) -> None:  # noqa
 
 
 @cluster.command()
-@click.argument("tool", type=click.Choice(list(toolchain.TOOLS)))
+@click.argument("tool", type=click.Choice([tool.name for tool in toolchain.TOOLS.values() if tool.package]))
 def program(*, tool: str) -> None:
     """Build one of the cluster's programs unless it is there, and print its path."""
     if toolchain.missing(frozenset({tool})):

@@ -4,7 +4,7 @@ import json
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from weft_e2e.cluster import kubectl, state
@@ -24,8 +24,18 @@ def host_forward(paths: ClusterPaths, namespace: str, service: str, port: int, l
     with this process.
     """
     address = cluster_ip(paths.kubeconfig, namespace, service)
-    with forward_from(state.require_member_pid(paths, CONTROL_PLANE), address, port, local_port) as url:
+    with forward_to(paths, address, port, local_port) as url:
         yield url
+
+
+def forward_to(paths: ClusterPaths, address: str, port: int, local_port: int = 0) -> AbstractContextManager[str]:
+    """Do as ``forward_from`` for the control plane, which reaches every Service and every pod."""
+    return forward_from(state.require_member_pid(paths, CONTROL_PLANE), address, port, local_port)
+
+
+def in_network(paths: ClusterPaths, *argv: str) -> list[str]:
+    """Return the command that runs a program of this machine in the network of the control plane."""
+    return ["nsenter", "-t", str(state.require_member_pid(paths, CONTROL_PLANE)), "-n", *argv]
 
 
 @contextmanager

@@ -78,6 +78,14 @@ class Cluster:
         """Have NetworkPolicies enforced on every node that is on; the program is built where it is missing."""
         policies.enforce(self.paths, progress)
 
+    def in_network(self, *argv: str) -> list[str]:
+        """Return the command that runs a program of this machine in the network of the control plane, as root."""
+        return forward.in_network(self.paths, *argv)
+
+    def forward_to(self, address: str, port: int) -> AbstractContextManager[str]:
+        """Return a context manager that yields "http://127.0.0.1:PORT" for an address as the control plane sees it."""
+        return forward.forward_to(self.paths, address, port)
+
     def nodes(self) -> tuple[NodeStatus, ...]:
         return status.read(self.paths).nodes
 

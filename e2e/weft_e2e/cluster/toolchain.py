@@ -33,10 +33,11 @@ TAGS = "remove_all_sd,enable_kubernetes_sd"
 
 @dataclass(frozen=True)
 class Tool:
-    """One Go program and the package of its main."""
+    """One Go program and the package of its main; or manifests of a module alone, without a program."""
 
     name: str
     package: str
+    """Empty where only the manifests are wanted."""
     version: str
     module: str | None = None
     """The module to build inside of; without one it is among those of PROGRAMS."""
@@ -62,7 +63,7 @@ class Tool:
 
     @property
     def there(self) -> bool:
-        return self.path.exists() and (not self.manifests or self.shared.exists())
+        return (not self.package or self.path.exists()) and (not self.manifests or self.shared.exists())
 
 
 @cache
@@ -120,6 +121,23 @@ TOOLS: dict[str, Tool] = {
             work_s=360,
             manifests=("manifests/crds",),
         ),
+        # What a gateway brings to a cluster: the definitions of HTTPRoute and InferencePool.
+        Tool(
+            "gateway-api",
+            "",
+            "v1.4.0",
+            module="sigs.k8s.io/gateway-api",
+            work_s=5,
+            manifests=("config/crd/standard",),
+        ),
+        Tool(
+            "inference-extension",
+            "",
+            "v1.6.0",
+            module="sigs.k8s.io/gateway-api-inference-extension",
+            work_s=5,
+            manifests=("config/crd/bases",),
+        ),
     )
 }
 
@@ -137,7 +155,7 @@ def tool_path(name: str) -> Path:
 
 
 def manifests_of(name: str) -> list[Path]:
-    """Return the manifests that are kept beside a program: KWOK's stages, Argo CD's definitions."""
+    """Return the manifests of a module: KWOK's stages, the definitions of Argo CD and of gateways."""
     return sorted(TOOLS[name].shared.glob("*.yaml"))
 
 
@@ -215,9 +233,10 @@ def _build_common(tools: Sequence[Tool], work: Work, part: str) -> None:
 def _build_alone(tool: Tool, work: Work) -> None:
     output = golang.run(["go", "mod", "download", "-json", f"{tool.module}@{tool.version}"], cwd=bin_dir())
     source = Path(str(json.loads(output)["Dir"]))
-    flags = [*golang.FLAGS, "-ldflags=-s -w"]
-    with _into_place(tool.path) as program:
-        _compile([tool], flags, cwd=source, output=program, work=work, part=tool.name)
+    if tool.package:
+        flags = [*golang.FLAGS, "-ldflags=-s -w"]
+        with _into_place(tool.path) as program:
+            _compile([tool], flags, cwd=source, output=program, work=work, part=tool.name)
     if tool.manifests:
         _copy_manifests(tool, source)
 

@@ -14,10 +14,14 @@ class Mesh(ApiModel):
 
     type: Literal["istio", "linkerd"]
     """Which mesh: Istio 1.25 or newer with sidecars, or Linkerd 2.19 or newer; both with native sidecars."""
+    mtls: Literal["Permissive", "Strict"] = "Permissive"
+    """Whether a connection to a router must come from the mesh. Permissive: what the mesh says otherwise. Strict:
+    others are refused, but for clients of coordinators with a certificate of their own. Set it once the service has
+    joined the mesh: pods without a proxy are refused, too."""
 
 
 class Network(ApiModel):
     """How the pods are connected."""
 
     mesh: Mesh | None = None
-    """The service mesh that they join; none if absent. A change restarts all pods."""
+    """The service mesh that they join; none if absent. A change restarts all pods, except for mtls in Istio."""

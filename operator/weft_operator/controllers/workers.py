@@ -21,6 +21,7 @@ from weft_operator.kube.diff import Action, Delete, diff
 from weft_operator.kube.observe import Observed
 from weft_operator.render.gateway import HTTP_ROUTE, INFERENCE_POOL
 from weft_operator.render.inputs import Rendering
+from weft_operator.render.mesh import PEER_AUTHENTICATION
 from weft_operator.render.objects import desired_objects
 from weft_operator.render.revisions import kept_revisions, revision_object
 from weft_operator.rollout.ledger import read_ledger
@@ -30,12 +31,12 @@ from weft_operator.workers.group_views import leaving_of, lost_of, rows_of, stat
 from weft_operator.workers.groups import component_of, is_legacy
 from weft_operator.workers.readiness import CoordinatorState, PickerState, coordinator_state, picker_state
 
-_OF_GATEWAYS = (HTTP_ROUTE[1], INFERENCE_POOL[1])
+_OF_OTHER_PROJECTS = (HTTP_ROUTE[1], INFERENCE_POOL[1], PEER_AUTHENTICATION[1])
 PRUNABLE = (
     "StatefulSet", "ConfigMap", "ControllerRevision", "NetworkPolicy", "Service",
-    "Deployment", "PodDisruptionBudget", *_OF_GATEWAYS,
+    "Deployment", "PodDisruptionBudget", *_OF_OTHER_PROJECTS,
 )  # fmt: skip
-"""Kinds whose objects come and go with plans and with spec.gateway; all others have one fixed name each."""
+"""Kinds whose objects come and go with plans, spec.gateway and spec.network; all others have one fixed name each."""
 
 
 def worker_actions(ctx: ReconcileContext, rollout: NextRollout) -> tuple[Action, ...]:
@@ -101,7 +102,7 @@ def _object_actions(rendering: Rendering, observed: Observed, *, token: bytes) -
     keep = _mounted(key, observed) | kept | _adopted(wanted, observed) | _of_other_components(rendering, observed)
     actions = diff(wanted, observed.owned, prunable=PRUNABLE, keep=keep)
     # The plan's ConfigMap says that there are such objects, so they go before it changes.
-    first = [action for action in actions if isinstance(action, Delete) and action.key.kind in _OF_GATEWAYS]
+    first = [action for action in actions if isinstance(action, Delete) and action.key.kind in _OF_OTHER_PROJECTS]
     return (*first, *(action for action in actions if action not in first))
 
 

@@ -56,6 +56,7 @@ PLURALS: Mapping[str, str] = {
     "Namespace": "namespaces",
     "NetworkPolicy": "networkpolicies",
     "Node": "nodes",
+    "PeerAuthentication": "peerauthentications",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "PodDisruptionBudget": "poddisruptionbudgets",

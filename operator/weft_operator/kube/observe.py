@@ -31,6 +31,7 @@ from weft_operator.errors import ForbiddenError, NotFoundError, Right
 from weft_operator.kube.client import KubeClient
 from weft_operator.render.config_maps import read_record, spec_json
 from weft_operator.render.gateway import HTTP_ROUTE, INFERENCE_POOL
+from weft_operator.render.mesh import PEER_AUTHENTICATION
 from weft_operator.render.pod_templates.allowed import MalformedError, secret_names
 
 OWNED_KINDS: tuple[tuple[str, str], ...] = (
@@ -132,7 +133,7 @@ def of_service(
         found = [*found, token]
     measured, jobs_refused = _profiling_objects(api, key, service.get("spec") or {})
     cached, claims = _weights_objects(api, key, service)
-    found = [*found, *_gateway_objects(api, key, service.get("spec") or {}, found)]
+    found = [*found, *_objects_of_other_projects(api, key, service.get("spec") or {}, found)]
     # Both list all Jobs of the service, so they are deduplicated by key.
     found = [*found, *{key_of(item): item for item in (*measured, *cached)}.values()]
     uid = service["metadata"]["uid"]
@@ -250,18 +251,22 @@ def _weights_objects(api: KubeClient, key: ServiceKey, service: Manifest) -> tup
     return [*jobs, *claims.values()], claims
 
 
-def _gateway_objects(
+def _objects_of_other_projects(
     api: KubeClient, key: ServiceKey, spec: dict[str, Any], found: Sequence[Manifest]
 ) -> list[Manifest]:
-    """Return the route and pool of a service for a gateway; no request is made for one that never had any.
+    """Return the route and pool of a service for a gateway, and its rule for a mesh.
 
-    Where they cannot be read, because the cluster has no such kind or the operator no right, their absence is reported
-    when they are applied.
+    No request is made for those that neither the spec nor that of the active plan has. Where they cannot be read,
+    because the cluster has no such kind or the operator no right, their absence is reported when they are applied.
     """
-    if not spec.get("gateway") and not _active_spec(key, found).get("gateway"):
-        return []
+    specs = (spec, _active_spec(key, found))
+    kinds: list[tuple[str, str]] = []
+    if any(one.get("gateway") for one in specs):
+        kinds += [HTTP_ROUTE, INFERENCE_POOL]
+    if any(((one.get("network") or {}).get("mesh") or {}).get("mtls") == "Strict" for one in specs):
+        kinds.append(PEER_AUTHENTICATION)
     made = []
-    for api_version, kind in (HTTP_ROUTE, INFERENCE_POOL):
+    for api_version, kind in kinds:
         with suppress(NotFoundError, ForbiddenError):
             made.append(api.get(ObjectKey(api_version, kind, key.namespace, key.name)))
     return made

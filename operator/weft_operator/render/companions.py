@@ -8,6 +8,7 @@ from weft_operator.errors import ApiError, NotFoundError, StalledError, refusal_
 from weft_operator.render.compute_domain import CLAIM, COMPUTE_DOMAIN, COMPUTE_DOMAIN_API, compute_domain
 from weft_operator.render.gang import COSCHEDULING_GROUP, KAI_GROUP, POD_GROUP, POD_GROUP_APIS, VOLCANO_GROUP, pod_group
 from weft_operator.render.gateway import HTTP_ROUTE, INFERENCE_POOL
+from weft_operator.render.mesh import PEER_AUTHENTICATION
 from weft_operator.render.statefulsets import worker_metadata
 from weft_operator.workers.fleet import Worker
 from weft_operator.workers.groups import WorkerGroupView
@@ -30,6 +31,7 @@ _INSTALL: Mapping[str, str] = {
         0
     ]: "install the CRDs of the Gateway API Inference Extension (v1) and a gateway that supports them, or set "
     "spec.gateway.mode to coordinator",
+    PEER_AUTHENTICATION[0]: "install Istio 1.25 or newer, or set spec.network.mesh.mtls to Permissive",
     COMPUTE_DOMAIN_API: "install NVIDIA's DRA driver with ComputeDomains, or remove spec.capacity.pools.computeDomain",
 }
 """The remedy for a missing kind of another project, by its API version."""

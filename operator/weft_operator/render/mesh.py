@@ -9,16 +9,18 @@ redirected instead. Linkerd takes ranges (https://linkerd.io/2/reference/proxy-c
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import urlsplit
 
 from weft_core.layouts import ROLES
-from weft_operator.api.objects import WORKER_COMPONENTS, Manifest
+from weft_operator.api.objects import SERVICE_LABEL, WORKER_COMPONENTS, Manifest
 from weft_operator.render.engines.adapters import kv_ports
 from weft_operator.render.engines.container import DATA_PORTS, RENDEZVOUS_PORT, ROUTER_PORT
 from weft_operator.render.engines.vllm import RPC_PORT
 from weft_operator.render.inputs import Rendering
-from weft_operator.render.router_container import main_port
+from weft_operator.render.router_container import COORDINATOR, TLS_PORT, main_port
 
+PEER_AUTHENTICATION: Final = ("security.istio.io/v1", "PeerAuthentication")
 LINKERD_INBOUND_PORT = 4143
 """Where Linkerd's proxies reach each other, whatever port their pods' containers listen at."""
 _CONTROL_PLANES: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -46,6 +48,29 @@ def mesh_marks(rendering: Rendering, component: str, *, nodes: int = 1) -> Marks
             return Marks({}, {"linkerd.io/inject": "enabled", **_linkerd(rendering, component, nodes)})
         case _:
             return Marks()
+
+
+def mesh_objects(rendering: Rendering) -> tuple[Manifest, ...]:
+    """Return what has Istio refuse connections from outside of the mesh, where the spec says so.
+
+    It counts for the ports that go through the proxies. Linkerd is told so by an annotation of the pods.
+    """
+    if rendering.mesh != "istio" or not _is_strict(rendering):
+        return ()
+    api_version, kind = PEER_AUTHENTICATION
+    encrypted = rendering.spec.coordinator.tls is not None
+    return (
+        {
+            "apiVersion": api_version,
+            "kind": kind,
+            "metadata": rendering.metadata(rendering.name(), "mesh"),
+            "spec": {
+                "selector": {"matchLabels": {SERVICE_LABEL: rendering.key.name}},
+                "mtls": {"mode": "STRICT"},
+                **({"portLevelMtls": {str(TLS_PORT): {"mode": "PERMISSIVE"}}} if encrypted else {}),
+            },
+        },
+    )
 
 
 def no_injection(rendering: Rendering) -> Marks:
@@ -85,6 +110,11 @@ def proxy_ports(rendering: Rendering) -> tuple[int, ...]:
     return (LINKERD_INBOUND_PORT,) if rendering.mesh == "linkerd" else ()
 
 
+def _is_strict(rendering: Rendering) -> bool:
+    network = rendering.spec.network
+    return network is not None and network.mesh is not None and network.mesh.mtls == "Strict"
+
+
 def _istio(rendering: Rendering, component: str) -> dict[str, str]:
     mine = main_port(rendering, component)
     annotations = {
@@ -112,6 +142,8 @@ def _linkerd(rendering: Rendering, component: str, nodes: int) -> dict[str, str]
     annotations["config.linkerd.io/skip-inbound-ports"] = _text(sorted(inward))
     if component in WORKER_COMPONENTS or rendering.spec.coordinator.tls is not None:
         annotations["config.linkerd.io/opaque-ports"] = str(main_port(rendering, component))
+    if _is_strict(rendering) and not (component == COORDINATOR and rendering.spec.coordinator.tls is not None):
+        annotations["config.linkerd.io/default-inbound-policy"] = "cluster-authenticated"
     return annotations
 
 

@@ -8,6 +8,7 @@ from weft_operator.render.disruption_budgets import disruption_budgets
 from weft_operator.render.gateway import gateway_objects
 from weft_operator.render.identity import redis_file, service_account, token_hash, token_secret
 from weft_operator.render.inputs import PlanRecord, Rendering
+from weft_operator.render.mesh import mesh_objects
 from weft_operator.render.network_policies import network_policies
 from weft_operator.render.router_container import Mounts
 from weft_operator.render.services import services
@@ -47,6 +48,7 @@ def desired_objects(rendering: Rendering, *, token: bytes) -> tuple[Manifest, ..
         coordinator(rendering, mounts),
         *endpoint_picker(rendering, mounts),
         *gateway_objects(rendering),
+        *mesh_objects(rendering),
     )
 
 

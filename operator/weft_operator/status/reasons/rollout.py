@@ -11,11 +11,11 @@ REFUSED_REMEDY = "The message holds the server's answer."
 NAME_REMEDY = "Rename the service, or remove the object that the message names."
 ROLE_CAUSE = "The role is of an older chart, was changed by hand or by a policy, or is missing in this namespace."
 KIND_MISSING = Reason(
-    "The cluster lacks a kind that the spec needs: an HTTPRoute or InferencePool, a gang scheduler's PodGroup, or "
-    "NVIDIA's ComputeDomain.",
+    "The cluster lacks a kind that the spec needs: an HTTPRoute or InferencePool, Istio's PeerAuthentication, a gang "
+    "scheduler's PodGroup, or NVIDIA's ComputeDomain.",
     "Install what the message names, or change the field that it names.",
-    cause="`gateway`, `scheduling.gang` or `capacity.pools[].computeDomain` is set, and its CustomResourceDefinition "
-    "is missing.",
+    cause="`gateway`, `network.mesh.mtls`, `scheduling.gang` or `capacity.pools[].computeDomain` is set, and its "
+    "CustomResourceDefinition is missing.",
 )
 """Texts that the reasons of a service and of a worker group share."""
 
