@@ -22,6 +22,18 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [rule["expr"] for rule in RULES] + [target["expr"] for panel in PANELS for target in panel["targets"]]
 SCRAPED = {"namespace", "service", "pod", "component", "worker", "degree", "pool", "revision", "node"}
 """Labels that the scrape configuration adds."""
+ENGINES: dict[str, set[str]] = {
+    "vllm:prompt_tokens_total": set(),
+    "vllm:prompt_tokens_cached_by_source_total": {"source"},
+    "vllm:kv_offload_load_bytes_total": set(),
+    "vllm:kv_offload_store_bytes_total": set(),
+    "vllm:kv_offload_tiering_read_bytes_total": {"tier"},
+    "vllm:kv_offload_tiering_write_bytes_total": {"tier"},
+    "sglang:prompt_tokens_total": set(),
+    "sglang:cached_tokens_total": {"cache_source"},
+}
+"""Engines' own metrics and their labels; mock engines have vLLM's (weft_mock_tests/test_mock_tiers.py), and so has vLLM
+(weft_e2e_tests/test_engine_tiers_installed.py)."""
 
 
 def labels_of_samples() -> dict[str, set[str]]:
@@ -35,19 +47,21 @@ def labels_of_samples() -> dict[str, set[str]]:
             known[metric.name + ("_total" if metric.kind == "counter" else "")] = labels
     known |= dict.fromkeys(re.findall(r"process_[a-z_]+", " ".join(EXPRESSIONS)), SCRAPED)
     known |= {name: set() for name in RECORDED}
+    known |= {name: labels | SCRAPED for name, labels in ENGINES.items()}
     return known
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_every_expression_asks_for_labels_that_its_metrics_have(expression: str) -> None:
     known = labels_of_samples()
-    names = set(re.findall(r"\b(?:weft_(?:router_|slo:)|process_)[a-z0-9_:]+", expression))
+    names = set(re.findall(r"\b(?:weft_(?:router_|slo:)|process_|vllm:|sglang:)[a-z0-9_:]+", expression))
     assert names
     assert names <= set(known)
-    grouped = {label for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.replace(" ", "").split(",")}
-    for name, selector in re.findall(r"\b((?:weft_router|process)_[a-z_]+)\{([^}]*)\}", expression):
-        assert set(re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", selector)) <= known[name], name
-        assert grouped <= known[name], name
+    for part in expression.split(" / "):
+        grouped = {label for by in re.findall(r"by \(([^)]*)\)", part) for label in by.replace(" ", "").split(",")}
+        for name, selector in re.findall(r"\b((?:weft_router_|process_|vllm:|sglang:)[a-z_]+)\{([^}]*)\}", part):
+            assert set(re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", selector)) <= known[name], name
+            assert grouped <= known[name], name
     assert expression.count("(") == expression.count(")")
     assert all("_bucket" in name for name in names) or "histogram_quantile" not in expression
 

@@ -125,6 +125,8 @@ class WorkerRecord:
     """The adapters that its sidecar loaded into its engine, by name and source (AdapterConfig.version)."""
     adapter_faults: tuple[tuple[str, str], ...] = ()
     """Those that the engine did not load, by the same names, and what the engine said."""
+    kv_tier_faults: tuple[tuple[str, str], ...] = ()
+    """What is wrong with its KV cache tiers (weft_core.kv_tiers.DISK_FAULTS), and in words what is known of it."""
 
     def has_duty(self, duty: Role) -> bool:
         """Return whether the worker has a duty; one with the role ``both`` has both."""
@@ -181,6 +183,7 @@ class WorkerRecord:
             "quarantined": list(self.quarantined[:MAX_QUARANTINED]),
             "adapters": list(self.adapters[:MAX_REPORTED]),
             "adapterFaults": [[name, _printable(words)] for name, words in self.adapter_faults[:MAX_REPORTED]],
+            "kvTierFaults": [[kind, _printable(words)] for kind, words in self.kv_tier_faults[:MAX_REPORTED]],
         }
 
 
@@ -237,6 +240,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             quarantined=tuple(_text(entry) for entry in _list(body.get("quarantined", []), MAX_QUARANTINED)),
             adapters=tuple(_text(name) for name in _list(body.get("adapters", []), MAX_REPORTED)),
             adapter_faults=tuple(_fault(pair) for pair in _list(body.get("adapterFaults", []), MAX_REPORTED)),
+            kv_tier_faults=tuple(_fault(pair) for pair in _list(body.get("kvTierFaults", []), MAX_REPORTED)),
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None

@@ -13,6 +13,12 @@ BYTES_PER_S: dict[KVTierName, float] = {"cpu": 25e9, "disk": 5e9, "remote": 5e9}
 """What is taken where nothing was measured: half of PCIe 5.0 x16 for host memory, a PCIe 4.0 NVMe drive, and one
 50 Gb/s flow to a remote store."""
 
+DISK_FULL, DISK_SLOW, DISK_FAILED, DISK_SILENT = "disk-full", "disk-slow", "disk-failed", "disk-silent"
+"""Faults of a tier of files, as heartbeats name them: others leave it less than half of its size; it answers slowly;
+it cannot be written to; what keeps it in order does not answer."""
+DISK_FAULTS = (DISK_FAILED, DISK_SILENT, DISK_FULL, DISK_SLOW)
+"""The worst first."""
+
 UNITS = {"Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 
 

@@ -12,6 +12,7 @@ FULL = WorkerRecord(
     engine_port=8000, engine_plugin="off", engine_version="1", kv_open=2, kv_proven=1, kv_faults=(("p0", "transfer"),),
     kv_transports=("tcp",), kv_bytes_per_s=2e8, kv_latency=0.007, quarantined=("a:b:c",),
     adapters=("sql@01234567",), adapter_faults=(("law@89abcdef", "No adapter found"),),
+    kv_tier_faults=(("disk-full", ""),),
 )  # fmt: skip
 
 

@@ -87,6 +87,22 @@ found = {"spec": type(spec).__name__, "chunks": spec.num_chunks, "prompts": spec
 print("found", json.dumps(found), flush=True)
 manager.shutdown()
 """
+_COUNTED = """
+import inspect, json
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import get_connector_metric_definitions
+from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+from vllm.v1.metrics import loggers
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+tiering = TieringOffloadingSpec.build_metric_definitions({"secondary_tiers": [{"type": "fs", "root_dir": "/x"}]})
+found = {
+    "connector": sorted(get_connector_metric_definitions()),
+    "tiering": {name: list(one.labelnames or ()) for name, one in tiering.items()},
+    "sources": [one.value for one in CacheHitSource],
+    "by_source": '"vllm:prompt_tokens_cached_by_source"' in inspect.getsource(loggers),
+}
+print("found", json.dumps(found))
+"""
 _MOONCAKE = """
 import dataclasses, json, sys
 from vllm.distributed.mooncake_store import MooncakeStoreConfig
@@ -169,3 +185,12 @@ def test_vllm_reads_the_file_for_mooncake(tmp_path: Path) -> None:
     found = ask(_MOONCAKE, home=tmp_path, MOONCAKE_CONFIG_PATH=str(file))
     assert found["master_server_address"] == "master.models.svc:50051"
     assert (found["mode"], found["protocol"], found["metadata_server"]) == ("standalone-store", "tcp", "P2PHANDSHAKE")
+
+
+def test_vllm_counts_what_the_dashboard_shows(tmp_path: Path) -> None:
+    found = ask(_COUNTED, home=tmp_path)
+    assert {"vllm:kv_offload_load_bytes", "vllm:kv_offload_store_bytes"} <= set(found["connector"])
+    for name in ("read_bytes", "write_bytes"):
+        assert found["tiering"][f"vllm:kv_offload_tiering_{name}"] == ["tier"]
+    assert found["by_source"]
+    assert found["sources"] == ["device", "host", "p2p", "disk", "external_unspecified"]

@@ -36,6 +36,10 @@ _TOKEN = (0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0
 _REQUEST = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
 _LENGTH = tuple(float(2**i) for i in range(18))
 _LABELS = ("model_name", "engine")
+_SOURCES = {"host": "cpu", "disk": "disk", "external_unspecified": "remote"}
+"""Tiers by vLLM's names for where cached tokens came from; besides there are device and p2p."""
+_VLLM_TIERS = {"cpu": "cpu", "disk": "fs", "remote": "remote"}
+"""vLLM's types of lower tiers."""
 
 
 class Metrics:
@@ -127,6 +131,38 @@ class _State(Collector):
         self._ledger = ledger
         self._scheduler = scheduler
 
+    def _cached_by_source(self) -> Metric:
+        history, loaded = self._ledger.history_tokens, self._scheduler.tiers.loaded
+        counts = {"device": history["cached"], "p2p": history["prefill_to_decode"] + history["decode_to_prefill"]}
+        counts |= {source: loaded[tier] for source, tier in _SOURCES.items()}
+        labels = (*_LABELS, "source")
+        family = CounterMetricFamily("vllm:prompt_tokens_cached_by_source", "Cached prompt tokens", labels=labels)
+        for source, count in counts.items():
+            family.add_metric((self._config.names[0], "0", source), count)
+        return family
+
+    def _offloading(self) -> Iterable[Metric]:
+        """Return what vLLM 0.32 counts of its OffloadingConnector; loads go through the first tier."""
+        tiers, values = self._scheduler.tiers, (self._config.names[0], "0")
+        first, *others = [tier.name for tier in self._config.kv_tiers]
+
+        def moved(name: str, text: str, tokens: Mapping[str, float]) -> Metric:
+            """Return bytes by the label that vLLM gives each tier, "" for none."""
+            labels = _LABELS if set(tokens) == {""} else (*_LABELS, "tier")
+            family = CounterMetricFamily(f"vllm:kv_offload_{name}", text, labels=labels)
+            for tier, count in tokens.items():
+                family.add_metric((*values, tier) if tier else values, count * tiers.bytes_per_token)
+            return family
+
+        yield moved("load_bytes", "Bytes loaded from tiers to the GPU", {"": tiers.loaded.total()})
+        yield moved("store_bytes", "Bytes stored from the GPU to tiers", {"": tiers.stored[first]})
+        if others:
+            below = {f"{place}:{_VLLM_TIERS[name]}": name for place, name in enumerate(others, start=1)}
+            read = {label: tiers.loaded[name] for label, name in below.items()}
+            written = {label: tiers.stored[name] for label, name in below.items()}
+            yield moved("tiering_read_bytes", "Bytes read from lower tiers", read)
+            yield moved("tiering_write_bytes", "Bytes written to lower tiers", written)
+
     def collect(self) -> Iterable[Metric]:
         scheduler, ledger, config = self._scheduler, self._ledger, self._config
         pool = scheduler.pool
@@ -164,6 +200,9 @@ class _State(Collector):
             "stage",
             {"waiting_to_start": 0, "in_progress": fetching, "completed_waiting": 0},
         )
+        yield self._cached_by_source()
+        if config.kv_tiers:
+            yield from self._offloading()
         yield gauge("vllm:kv_cache_usage_perc", "Used part of the KV cache, 1 is all", pool.used / pool.total)
         preemptions = CounterMetricFamily("vllm:num_preemptions", "Preempted requests", labels=_LABELS)
         preemptions.add_metric(values, ledger.preemptions)

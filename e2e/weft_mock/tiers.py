@@ -32,6 +32,7 @@ class Tiers:
         Raises:
             ValueError: a tier holds less than one block.
         """
+        self.bytes_per_token = kv_bytes_per_token
         self._block_bytes = block_size * kv_bytes_per_token
         self._block_size = block_size
         self._tiers = [_Held(tier, int(tier.capacity_bytes // self._block_bytes)) for tier in tiers]
@@ -39,6 +40,8 @@ class Tiers:
         """Blocks that the last tier had no room for."""
         self.loaded: Counter[str] = Counter()
         """Tokens that were loaded, by tier."""
+        self.stored: Counter[str] = Counter()
+        """Tokens that were written, by tier."""
         for one in self._tiers:
             if one.room < 1:
                 raise ValueError(f"{one.tier.name}: a block has {self._block_bytes:g} bytes, and this tier fewer")
@@ -51,6 +54,8 @@ class Tiers:
         """Write a block that became full."""
         moved = (key, state)
         for one in self._tiers:
+            if moved[0] not in one.states:
+                self.stored[one.tier.name] += self._block_size
             one.states[moved[0]] = moved[1]
             one.states.move_to_end(moved[0])
             if len(one.states) <= one.room:

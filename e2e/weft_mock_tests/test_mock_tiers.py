@@ -11,7 +11,7 @@ from weft_core.kv_tiers import KVTier
 from weft_mock.model import answer
 from weft_mock.tiers import Tiers
 from weft_mock.tokenizer import chat_ids, filler
-from weft_mock_tests.engines import config, profile
+from weft_mock_tests.engines import config, engines, profile
 from weft_mock_tests.machine import SIZE, Machine
 
 BYTES = profile().kv_bytes_per_token
@@ -69,6 +69,13 @@ def test_what_does_not_fit_into_a_tier_goes_to_the_next() -> None:
     assert loaded == 19 * SIZE
     assert machine.scheduler.tiers.loaded == {"disk": 19 * SIZE}
     assert first_token_s == pytest.approx(19 * SIZE * 1e-5 + 0.001 + SIZE * 1e-5)
+
+
+def test_what_is_written_to_a_tier_is_counted_once() -> None:
+    below = tiers(cpu(2), disk(10))
+    for key in (1, 2, 3, 3, 2):
+        below.put(key, key)
+    assert below.stored == {"cpu": 3 * SIZE, "disk": SIZE}, "1 had to make room for 3; 3 and 2 were there"
 
 
 def test_what_the_last_tier_has_no_room_for_is_computed_again() -> None:
@@ -140,3 +147,19 @@ def test_tiers_hold_the_blocks_that_were_last_used(keys: Sequence[int], above: i
 def test_tiers_that_cannot_be_are_refused_at_start(which: tuple[KVTier, ...], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         config(kv_tiers=which)
+
+
+@pytest.mark.component
+async def test_pages_have_what_vllm_counts_of_its_tiers() -> None:
+    which = (cpu(4), disk(100))
+    async with engines(config(kv_tiers=which)) as (engine,):
+        await engine.chat([{"role": "user", "content": "x " * 600}], max_tokens=4, ignore_eos=True)
+        page = (await engine.get("/metrics"))[1].decode()
+    found = {line.partition("{")[0] for line in page.splitlines()}
+    names = {
+        *("prompt_tokens_cached_by_source_total", "kv_offload_load_bytes_total", "kv_offload_store_bytes_total"),
+        *("kv_offload_tiering_read_bytes_total", "kv_offload_tiering_write_bytes_total"),
+    }
+    assert {f"vllm:{name}" for name in names} <= found
+    assert all(f'source="{source}"' in page for source in ("device", "host", "p2p", "disk", "external_unspecified"))
+    assert 'tier="1:fs"' in page

@@ -63,6 +63,9 @@ class FakeCluster:
         self.patched_secrets: dict[str, Literal["missing", "unmarked", "marked"]] = {}
         self.gpus: int | None = gpus
         self.nodes: tuple[int, ...] = ()
+        self.node_memory: dict[str, int] = {}
+        """Allocatable memory of the largest node of each pool."""
+        self.tier_claims: dict[str, Manifest | None] = {}
         self.actions: list[Action] = []
         self.events: list[Event] = []
         self.events_error: OperatorError | None = None
@@ -97,6 +100,7 @@ class FakeCluster:
                 **self.claims,
                 **{key.name: item for key, item in self.objects.items() if key.kind == "PersistentVolumeClaim"},
             },
+            tier_claims=self.tier_claims,
             trace=self.trace,
             routing_table=self.routing_table,
             api_key_found=self.api_key_found,
@@ -138,6 +142,9 @@ class FakeCluster:
         if self.gpus is None:
             return None
         return NodeCapacity(total=self.gpus, free={pool.name: self.nodes for pool in pools} if self.nodes else {})
+
+    async def read_node_memory(self, _pools: Sequence[Pool]) -> dict[str, int]:
+        return self.node_memory
 
     async def image_volumes_refusal(self, _namespace: str, _image: str) -> str:
         return self.image_volumes

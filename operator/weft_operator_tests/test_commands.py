@@ -267,7 +267,7 @@ def test_a_named_context_says_which_cluster_and_which_namespace(
     asked: list[tuple[str, str]] = []
 
     def get(self: KubeClient, key: ObjectKey) -> Any:
-        asked.append((self._configuration.host, key.namespace))
+        asked.append((self.configuration.host, key.namespace))
         raise NotFoundError("no", status=404)
 
     monkeypatch.setattr(KubeClient, "get", get)

@@ -20,12 +20,14 @@ from weft_operator.replanning.drift import DetectedDrift, DriftKind
 from weft_operator.rollout.advance import RolloutStep
 from weft_operator.rollout.ledger import Ledger, Refusal
 from weft_operator.status.conditions import build_status
+from weft_operator.status.kv_cache_tiers import check_tiers
 from weft_operator.status.reasons.catalogue import CONDITIONS, GROUP_REASONS, REASONS
 from weft_operator.status.results import ServiceResult
 from weft_operator.workers.readiness import PickerState
 from weft_operator_tests.observations import blind, look
 from weft_operator_tests.samples import record
 from weft_operator_tests.service_results import with_parts
+from weft_operator_tests.test_kv_cache_tiers import FOUND as TIER_FACTS
 from weft_operator_tests.test_reconcile_replanning import Watched, watched
 from weft_operator_tests.test_status import NOW, result
 from weft_operator_tests.valid import changed, service, vllm_service
@@ -182,6 +184,10 @@ RESULTS: Mapping[Reached, ServiceResult] = {
             "TransferFailed": "transfer",
             "WrongTransport": "transport",
         }.items()
+    },
+    **{
+        ("KVCacheTiers", reason): result(tiers=check_tiers(cache, facts))
+        for reason, (cache, facts, _) in TIER_FACTS.items()
     },
     **{
         ("ProfileMeasured", reason): result(profile=ConditionValue("Unknown", reason, "see test_profiling.py"))

@@ -5,6 +5,8 @@ full, those that were unused for longest are deleted: by the time of their last 
 them (with ``relatime``, the usual mount option, reads are noted once a day). An engine that misses a file computes its
 tokens. Folders of other pods beside this one are removed after they were unused for a day: each sidecar touches a file
 in its own.
+
+What it finds it serves on loopback, for the router's sidecar of the pod (``kv_disk_report``).
 """
 
 import argparse
@@ -17,9 +19,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
+
+from weft_router.kv_disk_report import DiskReport, serve, try_write
 
 MARKER = ".in-use"
 SUFFIXES = (".bin", ".tmp")
@@ -48,6 +52,8 @@ class Room:
 
     used: int
     deleted: int = 0
+    allowed: int = field(default=0, compare=False)
+    """How much the folder may hold, by its limit and by what else is on the disk."""
 
 
 def files(folder: Path) -> Iterator[File]:
@@ -81,22 +87,23 @@ def make_room(folder: Path, limit: int, disk: Callable[[Path], tuple[int, int]])
     Files are read twice and never held in memory: there may be millions.
     """
     total, free = disk(folder)
-    if total - free <= allowed_bytes(limit, total - free, total=total, free=free):
-        return Room(total - free)  # all that is on the disk would be allowed
+    allowed = allowed_bytes(limit, total - free, total=total, free=free)
+    if total - free <= allowed:
+        return Room(total - free, allowed=allowed)  # all that is on the disk would be allowed
     sizes: Counter[int] = Counter()
     for file in files(folder):
         sizes[int(file.used) // _BUCKET_S] += file.size
     used = sizes.total()
     allowed = allowed_bytes(limit, used, total=total, free=free)
     if used <= allowed:
-        return Room(used)
+        return Room(used, allowed=allowed)
     wanted = used - (allowed - allowed // ROOM_SHARE)
     newest, gone = 0, 0
     for bucket in sorted(sizes):
         newest, gone = bucket, gone + sizes[bucket]
         if gone >= wanted:
             break
-    return Room(used, _delete(folder, newest, wanted))
+    return Room(used, _delete(folder, newest, wanted), allowed)
 
 
 def _delete(folder: Path, newest: int, wanted: int) -> int:
@@ -151,8 +158,9 @@ def _say(event: str, **fields: object) -> None:
     sys.stdout.flush()
 
 
-def keep(folder: Path, limit: int, *, unused_s: float, stop: Event) -> int:
+def keep(folder: Path, limit: int, *, unused_s: float, stop: Event, report: DiskReport | None = None) -> int:
     """Keep a folder within its limit until ``stop``; return the exit status."""
+    report = DiskReport(limit) if report is None else report
     try:
         touch(folder)
     except PermissionError as error:
@@ -163,13 +171,20 @@ def keep(folder: Path, limit: int, *, unused_s: float, stop: Event) -> int:
     while True:
         began = time.monotonic()
         try:
-            touch(folder)
+            with report.waiting():
+                touch(folder)
             for name in remove_unused(folder, unused_s):
                 _say("kv_disk_folder_removed", folder=name)
             room = make_room(folder, limit, disk_bytes)
             if room.deleted:
                 _say("kv_disk_room_made", used=room.used, deleted=room.deleted)
+            report.deleted += room.deleted
+            with report.waiting(measured=True):  # after room was made: a full disk takes nothing
+                try_write(folder)
+            total, free = disk_bytes(folder)
+            report.found(total - free, allowed=room.allowed, free=free)
         except OSError as error:  # such as a network volume that is away: the engine reads and writes no more either
+            report.failed(error)
             _say("kv_disk_failed", folder=str(folder), error=str(error))
         # Where looking takes long it is done less often.
         if stop.wait(max(PERIOD_S, 10 * (time.monotonic() - began))):
@@ -186,7 +201,11 @@ def main(argv: list[str] | None = None) -> int:
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    return keep(given.folder, given.bytes, unused_s=given.unused_seconds, stop=stop)
+    report = DiskReport(given.bytes)
+    port = os.environ.get("WEFT_KV_DISK_PORT")
+    if port:
+        serve(report, int(port))
+    return keep(given.folder, given.bytes, unused_s=given.unused_seconds, stop=stop, report=report)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ def test_a_sidecar_knows_itself_from_its_environment(tmp_path: Path) -> None:
         ({"WEFT_TOKEN_FILE": "/nowhere"}, {}, "WEFT_TOKEN_FILE"),
         ({"WEFT_ENGINE_PROOF_FILE": "/nowhere"}, {}, "WEFT_ENGINE_PROOF_FILE"),
         ({"WEFT_KV_PORT": "65536"}, {}, "WEFT_KV_PORT"),
+        ({"WEFT_KV_DISK_PORT": "no"}, {}, "WEFT_KV_DISK_PORT"),
         ({"WEFT_KV_TRANSPORT": "tcp"}, {}, "WEFT_KV_TRANSPORT"),
         ({"WEFT_ENGINE_PROOF_FILE": os.devnull}, {}, "WEFT_ENGINE_PROOF_FILE"),
         ({}, {"listen": "8080"}, "--listen"),

@@ -125,11 +125,12 @@ def test_a_stream_of_one_token_has_no_gap_to_miss() -> None:
 
 def test_kv_and_history_are_added_up() -> None:
     metrics, meter = made()
-    meter.moved(to_decode=100.0, read=7, recomputed=1)
+    meter.moved(to_decode=100.0, read=7, recomputed=1, reason="evicted")
     meter.moved(to_decode=1.0, to_prefill=50.0, cached=3)
     assert metrics.kv_bytes.labels("prefill_to_decode").value == 101
     assert metrics.kv_bytes.labels("decode_to_prefill").value == 50
     assert [metrics.history.labels(kind).value for kind in ("read", "cached", "recomputed")] == [7, 3, 1]
+    assert metrics.recomputed.labels("evicted").value == 1
 
 
 @pytest.mark.parametrize(

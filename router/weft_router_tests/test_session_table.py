@@ -15,7 +15,7 @@ from weft_router.openai.bounds import RequestLimits
 from weft_router.openai.inference import Inference, check_request
 from weft_router.openai.prompt_history import history_of, with_reply
 from weft_router.openai.tokens import CharsPerToken
-from weft_router.sessions.session import CachedPrompt, PrefixMatch
+from weft_router.sessions.session import CachedPrompt, PrefixMatch, recompute_reason
 from weft_router.sessions.session_table import LESS, MAX_SESSIONS, SessionTable
 
 MODEL = ModelConfig.model_validate({"name": "m", "maxModelLen": 100_000})
@@ -205,3 +205,25 @@ def test_sessions_end_as_if_the_oldest_was_looked_at_each_second(steps: list[tup
         while what != "hand" and ends and clock.now > next(iter(ends.values())):
             ends.pop(next(iter(ends)))
         assert [session.ended_at + ttl_s for session in sessions.idle()] == list(ends.values())
+
+
+TASK = PrefillTask(100, 20)
+LOCAL = PrefixMatch(TASK, later=True, continues=True)
+
+
+@pytest.mark.parametrize(
+    ("match", "remote", "read", "reason"),
+    [
+        (LOCAL, False, False, "evicted"),
+        (replace(LOCAL, lost="expired"), False, False, "evicted"),
+        (replace(LOCAL, handle=handle()), True, True, "evicted"),
+        (replace(LOCAL, handle=handle()), True, False, "not_read"),
+        (LOCAL, True, False, "no_handle"),
+        (replace(LOCAL, lost="expired"), True, False, "handle_expired"),
+        (replace(LOCAL, lost="history_changed"), True, False, "history_changed"),
+        (replace(LOCAL, task=PrefillTask(0, 120), forgone=100), False, False, "moved"),
+        (replace(LOCAL, handle=handle(), away=True), True, True, "moved"),
+    ],
+)
+def test_why_history_was_computed_again(match: PrefixMatch, remote: bool, read: bool, reason: str) -> None:
+    assert recompute_reason(match, remote=remote, read=read) == reason

@@ -1,4 +1,4 @@
-"""The command ``weft sessions``: the sessions of each worker, and the cost of losing it."""
+"""The command ``weft sessions``: the sessions of each worker and the cost of losing it, or each session and its KV."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -7,6 +7,7 @@ import click
 
 from weft_cli.output import emit, output_option
 from weft_operator.commands import cluster
+from weft_operator.commands.session_rows import MOST, ORDERS, read_sessions, rows_text
 
 if TYPE_CHECKING:
     from weft_operator.commands.fleet_view import WorkerRow
@@ -17,12 +18,28 @@ NO_FIGURES = "no worker reports its sessions yet: workers do so through Redis (t
 @click.command()
 @cluster.service_argument
 @cluster.namespace_options
+@click.option("--each", is_flag=True, help="List the sessions themselves, and where the KV of each is.")
+@click.option(
+    "--sort",
+    type=click.Choice(tuple(ORDERS)),
+    default="tokens",
+    show_default=True,
+    help="With --each: most tokens, longest idle, most rounds, or the handle that ends first.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, help="With --each: the most rows."
+)
+@click.option("--session", default="", metavar="HASH", help="With --each: sessions whose hash begins so.")
 @output_option
-def sessions(*, name: str, namespace: str | None, output: str) -> int:
+def sessions(*, name: str, namespace: str | None, each: bool, sort: str, limit: int, session: str, output: str) -> int:
     """Show how many sessions each worker has, and what losing it would cost.
 
     Workers are in the order of scale-in: fewest KV tokens first, then fewest live rounds, then longest idle.
-    Sessions are counted, never named.
+
+    With --each: the sessions by the hashes that logs name them with, the worker, the tokens that have KV, the tier
+    where it is known (gpu while a handle keeps them there), how long the handle lasts, and when the last round ended.
+    The routers beside the workers are asked by `kubectl exec`'s API, so your account needs the right to create
+    pods/exec. Exit status 1 when no pod could be read.
     """
     from weft_operator.commands.fleet_view import groups_of, workers_of
 
@@ -30,7 +47,13 @@ def sessions(*, name: str, namespace: str | None, output: str) -> int:
     where = cluster.namespace_of(namespace)
     cluster.service(api, name, where)
     with cluster.api_errors():
-        found = workers_of(groups_of(api, name, where), cluster.pods_of(api, name, where))
+        pods = cluster.pods_of(api, name, where)
+        found = [] if each else workers_of(groups_of(api, name, where), pods)
+    if each:
+        rows, total, faults = read_sessions(api, pods, sort=sort, limit=limit, session=session)
+        listed = {"service": name, "namespace": where, "total": total, "sessions": rows, "unread": faults}
+        emit(output, listed, lambda: rows_text(rows, total, faults))
+        return 1 if faults and not total else 0
     body = {"service": name, "namespace": where, "workers": [worker.to_json() for worker in by_cost_of_loss(found)]}
     emit(output, body, lambda: sessions_text(found))
     return 0

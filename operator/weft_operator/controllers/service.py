@@ -26,6 +26,7 @@ from weft_operator.api.objects import (
 from weft_operator.api.service_token import read_token
 from weft_operator.controllers.apply import Applied, apply_actions
 from weft_operator.controllers.context import ReconcileContext
+from weft_operator.controllers.kv_tiers import with_tiers
 from weft_operator.controllers.plan import PlanReconciler
 from weft_operator.controllers.profiling import plan_profiling, profiling_result
 from weft_operator.controllers.redis_access import RedisAccess
@@ -71,6 +72,9 @@ class Cluster(Protocol):
 
     async def read_capacity(self, pools: Sequence[Pool], key: ServiceKey) -> NodeCapacity | None:
         """Return the GPUs of the pools' nodes and which are free for a service, None when nodes cannot be read."""
+
+    async def read_node_memory(self, pools: Sequence[Pool]) -> Mapping[str, int]:
+        """Return the allocatable memory of the largest node of each pool, in bytes, as far as it is known."""
 
     async def image_volumes_refusal(self, namespace: str, image: str) -> str:
         """Return why pods may have no image volumes, "" where they may."""
@@ -215,8 +219,9 @@ class ServiceReconciler:
             result = replace(result, rollout=RolloutResult(number=number))
 
         result, heartbeats_s = await self._with_heartbeats(result, plan.record)
+        result, tiers_s = await with_tiers(ctx, result, nodes=self._cluster, heartbeats=self._heartbeats)
         ready = await self._record_status(ctx, result, done)
-        requeue_after = min((wait for wait in (*waits, heartbeats_s) if wait is not None), default=None)
+        requeue_after = min((wait for wait in (*waits, heartbeats_s, tiers_s) if wait is not None), default=None)
         return ReconcileResult(requeue_after=requeue_after, actions=len(done), settled=ready)
 
     async def _apply(self, ctx: ReconcileContext, actions: Sequence[Action]) -> Applied:

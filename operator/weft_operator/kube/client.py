@@ -1,4 +1,4 @@
-"""Requests to the Kubernetes API server: with ``connection``, the only module that uses the client library.
+"""Requests to the Kubernetes API server: with ``connection`` and ``exec``, all that uses the client library.
 
 Requests are plain JSON over the client's connection pool, which handles TLS and token renewal. Typed models are not
 used, because importing them costs 60 MB. Calls block, so callers use threads.
@@ -98,7 +98,7 @@ class KubeClient:
 
         With ``honor_retry_after`` no request is sent before the time of a Retry-After header.
         """
-        self._configuration = client.configuration
+        self.configuration = client.configuration
         self._timeouts = (connect_s, read_s)
         self._honor_retry_after = honor_retry_after
         self._fence: Callable[[], None] = _no_fence
@@ -297,6 +297,16 @@ class KubeClient:
         proxied = f"{object_path(pod)}:{port}/proxy/{path.lstrip('/')}"
         return self._send("GET", proxied, resource="pods/proxy", accept="*/*").decode(errors="replace")
 
+    def credentials(self) -> dict[str, str]:
+        """Return the headers that say who asks."""
+        settings = self.configuration.auth_settings().values()
+        return {str(auth["key"]): str(auth["value"]) for auth in settings if auth.get("value")}
+
+    @property
+    def websocket_url(self) -> str:
+        """Return the API server's URL for WebSockets."""
+        return "ws" + str(self.configuration.host).removeprefix("http")
+
     def _request(self, method: str, path: str, *, resource: str, **parts: Any) -> Manifest:
         raw = self._send(method, path, resource=resource, **parts)
         try:
@@ -320,11 +330,8 @@ class KubeClient:
         if left > 0:
             text = f"{method} {resource}: not sent for another {left:.0f} s, because of the API server's Retry-After"
             raise TransientError(text, status=429, retry_after=left)
-        url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": accept, "User-Agent": FIELD_MANAGER}
-        for auth in self._configuration.auth_settings().values():
-            if auth.get("value"):
-                headers[str(auth["key"])] = str(auth["value"])
+        url = f"{self.configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": accept, "User-Agent": FIELD_MANAGER, **self.credentials()}
         if body is not None:
             headers["Content-Type"] = content
         connect_s, read_s = self._timeouts

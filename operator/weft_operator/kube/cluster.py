@@ -96,6 +96,10 @@ class KubeCluster:
         """Return the GPUs of the pools' nodes, None when nodes may not be listed."""
         return await asyncio.to_thread(self._node_inventory.capacity, pools, key)
 
+    async def read_node_memory(self, pools: Sequence[Pool]) -> Mapping[str, int]:
+        """Return the allocatable memory of the largest node of each pool, in bytes, as far as it is known."""
+        return await asyncio.to_thread(self._node_inventory.memory, pools)
+
     async def image_volumes_refusal(self, namespace: str, image: str) -> str:
         """Return why pods may have no image volumes, "" where they may."""
         return await asyncio.to_thread(self._image_volumes.refusal, namespace, image)

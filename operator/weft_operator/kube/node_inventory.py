@@ -6,16 +6,19 @@ Every pod of the cluster is listed for it; a thousand services that start togeth
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from weft_operator.api.capacity import Pool
 from weft_operator.api.objects import Manifest, ServiceKey
 from weft_operator.errors import ForbiddenError
 from weft_operator.kube.client import KubeClient
-from weft_operator.workers.node_capacity import NodeCapacity, capacity_of, gpu_part
+from weft_operator.workers.node_capacity import NodeCapacity, capacity_of, gpu_part, largest_memory
 
 MAX_AGE_S = 2.0
 """Longest age of a list that is reused; creating the pods of a plan takes longer."""
+
+MEMORY_AGE_S = 60.0
+"""The same where only the size of nodes counts, which does not change."""
 
 UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 
@@ -35,6 +38,8 @@ class NodeInventory:
         self._listed_at = float("-inf")
         self._nodes: list[Manifest] | None = None
         self._pods: list[Manifest] | None = None
+        self._memory_at = float("-inf")
+        self._memory_nodes: list[Manifest] | None = None
 
     def capacity(self, pools: Sequence[Pool], service: ServiceKey) -> NodeCapacity | None:
         """Return the GPUs of the pools' nodes and which of them are free; None when nodes may not be listed.
@@ -50,13 +55,34 @@ class NodeInventory:
             nodes, pods = self._nodes, self._pods
         return None if nodes is None else capacity_of(pools, nodes, pods, service=service)
 
-    def _list(self) -> None:
-        self._nodes = self._pods = None
+    def memory(self, pools: Sequence[Pool]) -> Mapping[str, int]:
+        """Return the allocatable memory of the largest node of each pool, in bytes; pools without nodes are left out.
+
+        No pool is in it when nodes may not be listed.
+
+        Raises:
+            ApiError: the API server refused or did not answer.
+        """
+        with self._lock:
+            now = self._clock()
+            if now - self._memory_at > MEMORY_AGE_S:
+                self._memory_nodes = self._list_nodes()
+                self._memory_at = now
+            nodes = self._memory_nodes
+        return largest_memory(pools, nodes or ())
+
+    def _list_nodes(self) -> list[Manifest] | None:
         try:
-            self._nodes = self._api.list("v1", "Node")
+            return self._api.list("v1", "Node")
         except ForbiddenError as error:
             self._api.stats.ignore_missing(error.right)
             log.info("nodes_not_listed")
+            return None
+
+    def _list(self) -> None:
+        self._pods = None
+        self._nodes = self._list_nodes()
+        if self._nodes is None:
             return
         try:
             pages = self._api.pages("v1", "Pod", fields=UNFINISHED_PODS, page_size=LIST_PAGE_SIZE)

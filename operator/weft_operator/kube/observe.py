@@ -81,6 +81,9 @@ class Observed:
     """The missing right to read profiling Jobs; only these are then unknown."""
     claims: Mapping[str, Manifest] = field(default_factory=dict)
     """The PersistentVolumeClaims on which weights are or were cached, by name."""
+    tier_claims: Mapping[str, Manifest | None] = field(default_factory=dict)
+    """Those that ``kvCache.disk.claim`` of the spec and of the active plan's spec name, None where one does not exist;
+    those that may not be read are left out."""
     model_keys_found: bool = True
     """The same for ``model.source.s3.credentialsSecretRef``, for both keys that it must have."""
     trace: Manifest | None = None
@@ -162,6 +165,7 @@ def of_service(
         profiles=_profiles(api, key, spec),
         jobs_refused=jobs_refused,
         claims=claims,
+        tier_claims=_tier_claims(api, key, (spec, active_spec)),
         trace=_config_map(api, key, (spec.get("workload") or {}).get("traceConfigMap")),
         routing_table=_config_map(api, key, (spec.get("routing") or {}).get("tableConfigMapRef")),
         api_key_found=_secret_found(secret, front.get("auth"), "apiKeySecretRef"),
@@ -249,6 +253,16 @@ def _weights_objects(api: KubeClient, key: ServiceKey, service: Manifest) -> tup
         if found is not None:
             claims[name] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **found}
     return [*jobs, *claims.values()], claims
+
+
+def _tier_claims(api: KubeClient, key: ServiceKey, specs: Sequence[dict[str, Any]]) -> dict[str, Manifest | None]:
+    """Return the claims that hold tiers of files; no request is made for a service without such a one."""
+    disks = [(spec.get("kvCache") or {}).get("disk") or {} for spec in specs]
+    found: dict[str, Manifest | None] = {}
+    for name in sorted({str(disk["claim"]) for disk in disks if disk.get("claim")}):
+        with suppress(ForbiddenError):  # the condition KVCacheTiers then says nothing of the claim
+            found[name] = _get(api, ObjectKey("v1", "PersistentVolumeClaim", key.namespace, name))
+    return found
 
 
 def _objects_of_other_projects(

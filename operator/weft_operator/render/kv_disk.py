@@ -17,6 +17,7 @@ from weft_operator.render.security_context import USER, container_security, engi
 
 CONTAINER = "kv-disk"
 VOLUME = "kv-disk"
+_PORT = "8082"
 MOUNT: Manifest = {"name": VOLUME, "mountPath": FOLDER}
 _UNUSED_S = 86_400
 """How long the folder of a pod stays that no longer runs: it may start again meanwhile."""
@@ -52,12 +53,20 @@ def disk_sidecar(rendering: Rendering, disk: DiskTier, tiers: PodTiers) -> Manif
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-m", "weft_router.kv_disk"],
         "args": [f"--folder={tiers.folder}", f"--bytes={bytes_of(disk.size)}", f"--unused-seconds={_UNUSED_S}"],
-        "env": [from_field("POD_NAME", "metadata.name")],
+        "env": [from_field("POD_NAME", "metadata.name"), report_port()],
         "resources": _RESOURCES,
         "securityContext": container_security(user),
         "volumeMounts": [MOUNT],
         "restartPolicy": "Always",
     }
+
+
+def report_port() -> Manifest:
+    """Return the variable with the port where the sidecar reports to the router's, on loopback.
+
+    Sidecars of older images, which services keep, do not know the variable, and would refuse an argument.
+    """
+    return {"name": "WEFT_KV_DISK_PORT", "value": _PORT}
 
 
 def volume_group(rendering: Rendering, disk: DiskTier | None) -> Manifest:

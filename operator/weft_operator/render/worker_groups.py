@@ -49,6 +49,7 @@ from weft_operator.render.kv_disk import (
     disk_of,
     disk_sidecar,
     disk_volume,
+    report_port,
     shared_memory,
     volume_group,
     with_tier_memory,
@@ -249,6 +250,8 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine:
         env.append({"name": "WEFT_KV_PORT", "value": str(engine.side_channel_port)})
         if all(pool.rdma is not None for pool in rendering.spec.capacity.pools):
             env.append({"name": "WEFT_KV_TRANSPORT", "value": "rdma"})
+    if engine.tiers.folder:
+        env.append(report_port())
     resources = rendering.spec.routing.resources
     container = router_container(
         rendering,

@@ -45,6 +45,8 @@ def build_status(result: ServiceResult, before: Mapping[str, Any], *, now: str) 
     was = {item["type"]: item for item in before.get("conditions") or ()}
     if result.profile is not None:
         values["ProfileMeasured"] = result.profile
+    if result.tiers is not None:
+        values["KVCacheTiers"] = result.tiers
     if result.weights.condition is not None:
         values["ModelReady"] = result.weights.condition
     values |= _of_engines(result, was)

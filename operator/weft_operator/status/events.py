@@ -13,7 +13,7 @@ QUIET_REASONS = frozenset(
     {
         *("Planning", "RollingOut", "WaitingForPlan", "NotPlanned"),
         *("Fresh", "NotConfigured", "NotYetObserved", "WaitingForMetrics", "Partial", "TooFewSamples"),
-        *("Met", "TooFewRounds", "Unknown", "NotYetReported", "NotYetTried", "NotYetProven"),
+        *("Met", "TooFewRounds", "Unknown", "NotYetReported", "NotYetTried", "NotYetProven", "NotYetReady"),
         *(
             "Replanning",
             "Cooldown",
@@ -44,6 +44,7 @@ _WARNINGS = frozenset(
         "InsufficientCapacity",
         "NothingToMeasure",
     }
+    | {"TierTooLarge", "ClaimMissing", "ClaimNotBound", "ClaimAccessMode", "DiskFull", "DiskSlow", "DiskUnavailable"}
     | {"PluginAbsent", "PluginOff", "SideChannelClosed", "DataPortsClosed", "TransferFailed", "WrongTransport"}
 )
 

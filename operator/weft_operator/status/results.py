@@ -103,3 +103,5 @@ class ServiceResult:
     metrics: MetricsResult = MetricsResult()
     profile: ConditionValue | None = None
     """The condition ProfileMeasured; None where no measurement is requested."""
+    tiers: ConditionValue | None = None
+    """The condition KVCacheTiers; None without spec.kvCache."""

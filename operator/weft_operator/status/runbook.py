@@ -31,6 +31,11 @@ FIRST_COMMANDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "kubectl get networkpolicies,pods -o wide -l weft.dev/service=NAME",
         ),
         "AdaptersLoaded": ("weft status NAME", "weft logs NAME --container all --tail 50"),
+        "KVCacheTiers": (
+            "weft status NAME",
+            "kubectl describe pods,pvc -l weft.dev/service=NAME",
+            "kubectl logs -l weft.dev/service=NAME -c kv-disk --tail 50",
+        ),
         "Reconciling": ("weft rollout status NAME",),
         "Stalled": ("weft status NAME",),
     }

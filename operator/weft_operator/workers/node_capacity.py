@@ -1,9 +1,10 @@
 """Free GPUs of the nodes: allocatable GPUs less the requests of other pods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft_core.quantities import bytes_of
 from weft_operator.api.capacity import Pool, Toleration
 from weft_operator.api.objects import SERVICE_LABEL, Manifest, ServiceKey, condition_of, labels_of, name_of
 
@@ -60,6 +61,21 @@ def capacity_of(
     empty = tuple(pool.name for pool in pools if not matching[pool.name])
     notes += [f"no node has the labels of spec.capacity.pools[{name}].nodeSelector" for name in empty]
     return NodeCapacity(total=sum(total.values()), free=free, notes=tuple(notes), empty=empty)
+
+
+def largest_memory(pools: Sequence[Pool], nodes: Sequence[Manifest]) -> dict[str, int]:
+    """Return the allocatable memory of the largest node of each pool, in bytes; pools without nodes are left out."""
+    found = {}
+    for pool in pools:
+        sizes = [_memory(node) for node in nodes if _belongs(node, pool)]
+        if sizes:
+            found[pool.name] = max(sizes)
+    return found
+
+
+def pod_memory(spec: Mapping[str, Any]) -> int:
+    """Return the bytes of memory that the scheduler reserves for a pod."""
+    return _reserved(spec, lambda container: bytes_of(_amount(container, "memory")))
 
 
 def gpu_part(pod: Manifest) -> Manifest:
@@ -120,25 +136,34 @@ def _taken(pods: Sequence[Manifest], resource: str, service: ServiceKey) -> dict
 
 
 def pod_gpus(spec: Mapping[str, Any], resource: str) -> int:
+    """Return the GPUs that the scheduler reserves for a pod."""
+    return _reserved(spec, lambda container: _count(_amount(container, resource)))
+
+
+def _reserved(spec: Mapping[str, Any], requested: Callable[[Mapping[str, Any]], int]) -> int:
     """Return what the scheduler reserves for a pod: its containers and sidecars, or its largest init container if more.
 
     An init container runs beside the sidecars (restartPolicy Always) that were started before it.
     """
-    running = sum(_requested(container, resource) for container in spec.get("containers") or ())
+    running = sum(map(requested, spec.get("containers") or ()))
     sidecars = largest = 0
     for container in spec.get("initContainers") or ():
         if container.get("restartPolicy") == "Always":
-            sidecars += _requested(container, resource)
+            sidecars += requested(container)
             largest = max(largest, sidecars)
         else:
-            largest = max(largest, sidecars + _requested(container, resource))
+            largest = max(largest, sidecars + requested(container))
     return max(running + sidecars, largest)
 
 
-def _requested(container: Mapping[str, Any], resource: str) -> int:
+def _amount(container: Mapping[str, Any], resource: str) -> object:
+    """Return a container's request of a resource; a limit without a request is one."""
     resources = container.get("resources") or {}
-    amount = (resources.get("requests") or {}).get(resource, (resources.get("limits") or {}).get(resource, 0))
-    return _count(amount)
+    return (resources.get("requests") or {}).get(resource, (resources.get("limits") or {}).get(resource, 0))
+
+
+def _memory(node: Manifest) -> int:
+    return bytes_of(((node.get("status") or {}).get("allocatable") or {}).get("memory", 0))
 
 
 def _allocatable(node: Manifest, resource: str) -> int:

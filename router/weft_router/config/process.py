@@ -91,6 +91,8 @@ class Settings:
     """Where engines of the service meet to hand KV over, tried from pod to pod; 0: not tried."""
     kv_transport: str = ""
     """What has to carry KV, where the pods have it: rdma; empty where anything may."""
+    kv_disk_port: int = 0
+    """Where the sidecar that keeps a tier on a disk in order reports, on loopback; 0: there is none."""
 
     @property
     def key_classes(self) -> Collection[str]:
@@ -173,8 +175,9 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         leader=leader,
         role_file=role_file,
         engine_proof=_engine_proof(env),
-        kv_port=_kv_port(env),
+        kv_port=_port(env, "WEFT_KV_PORT", "the port of the engines' side channel, or 0 to try none"),
         kv_transport=_kv_transport(env),
+        kv_disk_port=_port(env, "WEFT_KV_DISK_PORT", "the port of the pod's kv-disk sidecar, or 0 without one"),
     )
 
 
@@ -293,10 +296,10 @@ def _engine_proof(env: Mapping[str, str]) -> str:
     return word.decode("ascii")
 
 
-def _kv_port(env: Mapping[str, str]) -> int:
-    port = env.get("WEFT_KV_PORT", "0")
+def _port(env: Mapping[str, str], variable: str, fix: str) -> int:
+    port = env.get(variable, "0")
     if not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"WEFT_KV_PORT={port!r}: set the port of the engines' side channel, or 0 to try none")
+        raise ConfigError(f"{variable}={port!r}: set {fix}")
     return int(port)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from time import time
+from time import monotonic, time
 from typing import Final
 
 import orjson
@@ -39,6 +39,7 @@ from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.rounds.request_log import RequestLog
 from weft_router.sessions.session_export import DrainBacklog
+from weft_router.sessions.session_view import sessions_page
 from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
@@ -107,6 +108,7 @@ class Sidecar(App):
             TAKE_PATH: {"POST": self._take},
             READ_PATH: {"POST": self._read},
             "/debug/decisions": {"GET": self._debug},
+            "/debug/sessions": {"GET": self._debug_sessions},
             **EnginePages(self._worker.engine).routes(),
         }
 
@@ -222,6 +224,10 @@ class Sidecar(App):
 
     async def _debug(self, exchange: Exchange) -> None:
         exchange.reply(200, self._ring.answer(exchange.query.encode()))
+
+    async def _debug_sessions(self, exchange: Exchange) -> None:
+        tables = {self._worker.name: self._decoding.sessions}
+        exchange.reply(200, sessions_page(tables, exchange.query.encode(), now=monotonic()))
 
     async def _tokenize(self, exchange: Exchange) -> None:
         body = await self._rounds.read(exchange)

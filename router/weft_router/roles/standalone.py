@@ -4,6 +4,7 @@ import asyncio
 import socket
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 from weft_core.authority import http_url, split_authority
 from weft_core.heartbeat import WorkerRecord
@@ -34,6 +35,7 @@ from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.sessions.round_request import RoundRequest
+from weft_router.sessions.session_view import sessions_page
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
 from weft_router.workers.prefill_client import PrefillResponse
@@ -70,7 +72,8 @@ class Standalone(FrontApp):
 
     def routes(self) -> Routes:
         """Return the public endpoints."""
-        return {**super().routes(), "/debug/decisions": {"GET": self._debug}}
+        debug: Routes = {"/debug/decisions": {"GET": self._debug}, "/debug/sessions": {"GET": self._debug_sessions}}
+        return {**super().routes(), **debug}
 
     def ready(self) -> str | None:
         """Return None when a request can be served."""
@@ -173,6 +176,10 @@ class Standalone(FrontApp):
 
     async def _debug(self, exchange: Exchange) -> None:
         exchange.reply(200, self._ring.answer(exchange.query.encode()))
+
+    async def _debug_sessions(self, exchange: Exchange) -> None:
+        tables = {name: decoding.sessions for name, decoding in self._decodings.items()}
+        exchange.reply(200, sessions_page(tables, exchange.query.encode(), now=monotonic()))
 
     async def _resolve(self, entry: WorkerEntry) -> None:
         """Take every address of a name for a worker; looked up once, at the start.

@@ -16,6 +16,7 @@ from weft_router.openai.prompt_history import PromptHistory, with_reply
 from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.sessions.round import PrefilledKv, Round
+from weft_router.sessions.session import recompute_reason
 from weft_router.sessions.session_table import SessionTable
 from weft_router.telemetry.access_log import rounded
 from weft_router.telemetry.instruments import BucketsByClass
@@ -217,6 +218,7 @@ class Accounting:
         self._meter.moved(
             to_decode=moved * self._bytes_per_token, to_prefill=read * self._bytes_per_token,
             read=was_read, cached=kept - was_read, recomputed=history - kept,
+            reason=recompute_reason(prefix_match, remote=prefilled is not None, read=was_read > 0),
         )  # fmt: skip
         if history:
             facts["history_read"] = was_read

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle, Outcome
@@ -79,3 +79,24 @@ class PrefixMatch:
         return replace(
             self, task=task, handle=None, spare=self.handle, lost="superseded", away=False, forgone=self.task.history
         )
+
+
+RecomputeReason = Literal["moved", "evicted", "history_changed", "handle_expired", "no_handle", "not_read"]
+
+
+def recompute_reason(match: PrefixMatch, *, remote: bool, read: bool) -> RecomputeReason:
+    """Return why history tokens of a round were computed again.
+
+    ``remote``: a prefill worker computed them; ``read``: it read history through the session's handle.
+    """
+    if match.forgone or match.away:
+        return "moved"
+    if not remote:
+        return "evicted"
+    if match.lost == "history_changed":
+        return "history_changed"
+    if match.lost == "expired":
+        return "handle_expired"
+    if match.handle is None:
+        return "no_handle"
+    return "evicted" if read else "not_read"

@@ -145,6 +145,10 @@ class SessionTable:
         """Return all sessions."""
         return self._sessions.values()
 
+    def items(self) -> Iterable[tuple[str, Session]]:
+        """Return all sessions with their keys, in order of the end of their last round."""
+        return self._sessions.items()
+
     def hand_over(self, key: str) -> Session | None:
         """Remove a session that continues on another worker, and return it."""
         session = self._sessions.pop(key, None)

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from weft_router.telemetry.exposition import NOTHING, OPENMETRICS, PLAIN, dump, render, wants_openmetrics
 from weft_router.telemetry.gateway_metrics import GatewayMetrics
 from weft_router.telemetry.instruments import Counter, Gauge, Histogram, Metric, metrics_of
+from weft_router.telemetry.kv_disk_metrics import KvDiskMetrics
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 5.0)
@@ -133,6 +134,11 @@ class Metrics:
             "weft_router_history_tokens",
             "History tokens of later rounds: read from another worker, cached where they were needed, or recomputed",
             ["kind"],
+        )
+        self.recomputed = Counter(
+            "weft_router_recomputed_tokens",
+            "History tokens of later rounds that were recomputed, by reason",
+            ["reason"],
         )
         self.sessions = Gauge("weft_router_sessions", "Sessions this process remembers")
         self.sessions_moved = Counter(
@@ -271,7 +277,8 @@ class Metrics:
         )
         self.tasks = Gauge("weft_router_tasks", "Tasks of the event loop")
         self.gateway = GatewayMetrics()
-        self.catalogue: list[Metric] = [*metrics_of(self), *metrics_of(self.gateway)]
+        self.kv_disk = KvDiskMetrics()
+        self.catalogue: list[Metric] = [*metrics_of(self), *metrics_of(self.gateway), *metrics_of(self.kv_disk)]
         self._process = ProcessCollector(registry=CollectorRegistry())
 
     def count_refused(self, refused: Mapping[str, int]) -> None:
@@ -353,6 +360,13 @@ before its predicted first token gives each token an equal share of the time.
 * `weft_router_history_tokens_total` by `kind`: `read` (came from the decode worker), `cached` (was where it was
   needed), `recomputed`. KV bytes and `read` come from token counts: an engine reports its own cache and what it read
   as one figure, and what the session left in its cache earlier is taken off.
+* `weft_router_recomputed_tokens_total` by `reason`: `evicted` (the engine that should have them did not, in GPU memory
+  or in a tier; the last block of a history, which is not full, counts here, too), `moved` (the session came to another
+  decode worker, without its KV or with a part of it), `handle_expired`, `history_changed`, `no_handle` (the round
+  before left none) and `not_read` (the prefill worker could not read by the handle); the last four of remote prefills
+  only.
+* `weft_router_kv_disk_*`: the [tier of files](../kv-cache.md) of this worker, as its sidecar `kv-disk` reports it.
+  `weft_router_kv_disk_faults` by `fault`: `disk-full`, `disk-slow`, `disk-failed`, `disk-silent` (no report).
 * `weft_router_rejected_total` by `reason`: `requests`, `tokens`, `concurrency` (of one key; also in
   `weft_router_rate_limited_total`), `class-concurrency`, `class-queue`, `share` (of a tenant), `full`,
   `predicted-ttft` (the first token would come too late) and `predicted-itl` (tokens would be too slow; both counted by

@@ -234,14 +234,20 @@ class RoundMeter:
         found.value += 1
 
     def moved(
-        self, *, to_decode: float = 0.0, to_prefill: float = 0.0, read: int = 0, cached: int = 0, recomputed: int = 0
-    ) -> None:
-        """Record the bytes of KV that went each way, and what became of a round's history tokens."""
+        self, *, to_decode: float = 0.0, to_prefill: float = 0.0, read: int = 0, cached: int = 0, recomputed: int = 0,
+        reason: str = "",
+    ) -> None:  # fmt: skip
+        """Record the bytes of KV that went each way, and what became of a round's history tokens.
+
+        ``reason`` is why some were recomputed.
+        """
         self._to_decode.value += to_decode
         self._to_prefill.value += to_prefill
         self._read.value += read
         self._cached.value += cached
-        self._recomputed.value += recomputed
+        if recomputed:
+            self._recomputed.value += recomputed
+            self._metrics.recomputed.labels(reason).value += recomputed
 
     def session_ended(self, class_: str, rounds: int, latency: SessionLatency | None = None) -> None:
         """Record a session that was closed or forgotten; it met its SLO by every TTFT and by its mean gap."""

@@ -25,6 +25,7 @@ from weft_router.state.store import Store
 from weft_router.telemetry.metrics import Metrics
 from weft_router.workers.adapters import AdapterLoader
 from weft_router.workers.batch import DecodeBatch
+from weft_router.workers.kv_disk_watch import KvDiskWatch
 from weft_router.workers.prefill_queue import PrefillQueue, queue_rule
 
 ENGINE_KEEPALIVE_S = 3.0
@@ -97,6 +98,10 @@ class Worker:
         )  # fmt: skip
         self.adapters = AdapterLoader(self.engine, settings.config, metrics=metrics, on_change=self.heartbeat.hurry)
         """Loads the engine's LoRA adapters."""
+        self.disk = KvDiskWatch(
+            engines, settings.kv_disk_port, serves=lambda: self.engine.healthy, metrics=metrics.kv_disk,
+            on_change=self.heartbeat.hurry,
+        )  # fmt: skip
         self.paths = KvPaths(
             settings.kv_port, self._meets, serves=lambda: self.engine.healthy,
             proves=lambda: has_duty(self.role, "decode"), proven_again_s=settings.config.engine.proof_seconds,
@@ -173,7 +178,7 @@ class Worker:
             quarantined=self._quarantine.entries(),
             kv_intake=self.kv_intake,
         )
-        for more in (self.paths.describe, self.adapters.describe, *self._describe):
+        for more in (self.paths.describe, self.adapters.describe, self.disk.describe, *self._describe):
             record = more(record)
         return record
 
@@ -189,7 +194,7 @@ class Worker:
         """Start polling the engine, the heartbeat, and trying the KV paths; ``prove`` carries KV over one."""
         await self.engine.poll()
         self._background.start(self.engine.run(), self.heartbeat.run(), self.paths.run(prove))
-        self._background.start(self.adapters.run())
+        self._background.start(self.adapters.run(), self.disk.run())
 
     async def stop(self) -> None:
         """End background work and leave the list of workers."""

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from weft_operator.status.reasons.engines import ADAPTERS_LOADED, ENGINE_PLUGIN, KV_TRANSPORT_VERIFIED
 from weft_operator.status.reasons.groups import GROUP_PROGRESSING, GROUP_READY
+from weft_operator.status.reasons.kv_cache import KV_CACHE_TIERS
 from weft_operator.status.reasons.metrics import METRICS_AVAILABLE, SLO_MET
 from weft_operator.status.reasons.model import MODEL_READY
 from weft_operator.status.reasons.planned import PLANNED
@@ -40,12 +41,13 @@ ConditionType = Literal[
     "EnginePlugin",
     "KVTransportVerified",
     "AdaptersLoaded",
+    "KVCacheTiers",
     "Reconciling",
     "Stalled",
 ]
 CONDITIONS: tuple[ConditionType, ...] = get_args(ConditionType)
-"""In the order of the status. ProfileMeasured, ModelReady, EnginePlugin, KVTransportVerified and AdaptersLoaded are
-optional: see ``MEANING``."""
+"""In the order of the status. ProfileMeasured, ModelReady, EnginePlugin, KVTransportVerified, AdaptersLoaded and
+KVCacheTiers are optional: see ``MEANING``."""
 
 MEANING: Mapping[ConditionType, str] = {
     "Planned": "A plan for the current spec is active.",
@@ -58,6 +60,7 @@ MEANING: Mapping[ConditionType, str] = {
     "EnginePlugin": "Every ready engine has Weft's plug-in and it is active. Only where `spec.engine.plugin` is set.",
     "KVTransportVerified": "KV is transferred between all pairs of engines, over RDMA if they have it. Only for vLLM.",
     "AdaptersLoaded": "Every ready engine has all adapters of `spec.model.adapters`. Only for vLLM and mock engines.",
+    "KVCacheTiers": "Workers run with the tiers of `spec.kvCache`. Only where it is set.",
     "Reconciling": "The service is not yet in its desired state; deployment tools wait while True (kstatus).",
     "Stalled": "The spec or the cluster must change; deployment tools fail while True (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
@@ -79,6 +82,7 @@ REASONS: Mapping[ConditionType, Mapping[str, Reason]] = {
     "EnginePlugin": ENGINE_PLUGIN,
     "KVTransportVerified": KV_TRANSPORT_VERIFIED,
     "AdaptersLoaded": ADAPTERS_LOADED,
+    "KVCacheTiers": KV_CACHE_TIERS,
     "Reconciling": RECONCILING,
     "Stalled": STALLED,
 }
