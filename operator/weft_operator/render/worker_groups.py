@@ -249,6 +249,8 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine:
         env.append({"name": "WEFT_KV_PORT", "value": str(engine.side_channel_port)})
         if all(pool.rdma is not None for pool in rendering.spec.capacity.pools):
             env.append({"name": "WEFT_KV_TRANSPORT", "value": "rdma"})
+    if engine.kv_events_port:
+        env.append({"name": "WEFT_KV_EVENTS_PORT", "value": str(engine.kv_events_port)})
     resources = rendering.spec.routing.resources
     container = router_container(
         rendering,

@@ -25,6 +25,9 @@ Role = Literal["coordinator", "standalone", "epp"] | WorkerRole
 FlagRole = Role | Literal["worker", "gateway"]
 """``worker``: a sidecar whose role is in a file, and may change; ``gateway`` has settings of another kind."""
 
+MIN_KV_EVENTS_PORT = 1124
+"""Engines answer requests for earlier KV events 100 ports below, which must not be privileged ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flags:
@@ -91,6 +94,8 @@ class Settings:
     """Where engines of the service meet to hand KV over, tried from pod to pod; 0: not tried."""
     kv_transport: str = ""
     """What has to carry KV, where the pods have it: rdma; empty where anything may."""
+    kv_events_port: int = 0
+    """Where the engine's first rank sends its KV events; 0: it sends none."""
 
     @property
     def key_classes(self) -> Collection[str]:
@@ -175,6 +180,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         engine_proof=_engine_proof(env),
         kv_port=_kv_port(env),
         kv_transport=_kv_transport(env),
+        kv_events_port=0 if role in FRONT_ROLES else _kv_events_port(env),
     )
 
 
@@ -297,6 +303,16 @@ def _kv_port(env: Mapping[str, str]) -> int:
     port = env.get("WEFT_KV_PORT", "0")
     if not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"WEFT_KV_PORT={port!r}: set the port of the engines' side channel, or 0 to try none")
+    return int(port)
+
+
+def _kv_events_port(env: Mapping[str, str]) -> int:
+    port = env.get("WEFT_KV_EVENTS_PORT", "0")
+    if not port.isdigit() or (int(port) and not MIN_KV_EVENTS_PORT <= int(port) <= 65535):
+        raise ConfigError(
+            f"WEFT_KV_EVENTS_PORT={port!r}: set the port to which the engine sends its KV events, "
+            f"{MIN_KV_EVENTS_PORT} to 65535, or 0 where it sends none"
+        )
     return int(port)
 
 
