@@ -478,6 +478,10 @@ $(VENV)/planner-peers/.installed: requirements/planner-peers.txt $(STAMP)
 bench-kv: setup ## Simulate sessions that pause, with and without memory below the GPUs for their KV, and write bench/kv/RESULTS.md (minutes)
 	@$(PY) -m bench.kv $(BENCH_ARGS)
 
+.PHONY: bench-kv-index
+bench-kv-index: $(STAMP) ## Measure the index of KV blocks: size, time of an event, look-up of a prompt (a minute)
+	@$(PY) -m bench.kv_index
+
 .PHONY: bench-roles
 bench-roles: setup ## Let long prompts and long answers take turns on full nodes: role switches, restarts, a fixed layout; writes bench/roles/RESULTS.md (50 minutes)
 	@$(PY) -m bench.roles $(BENCH_ARGS)

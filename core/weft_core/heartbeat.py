@@ -14,6 +14,7 @@ from weft_core.authority import is_http_url
 from weft_core.layouts import WORKER_ROLES, Role, WorkerRole
 from weft_core.parallelism import Degree, degree_from_json, degree_to_json
 from weft_core.policies.slowdown import LARGEST
+from weft_core.prefix_sketch import is_sketch
 from weft_core.worker_roles import has_duty
 
 HEARTBEAT_S = 1.0
@@ -127,6 +128,8 @@ class WorkerRecord:
     """Those that the engine did not load, by the same names, and what the engine said."""
     kv_tier_faults: tuple[tuple[str, str], ...] = ()
     """What is wrong with its KV cache tiers (weft_core.kv_tiers.DISK_FAULTS), and in words what is known of it."""
+    kv_prefixes: str | None = None
+    """A sketch of the beginnings of prompts in its cache (weft_core.prefix_sketch); None: its engine does not say."""
 
     def has_duty(self, duty: Role) -> bool:
         """Return whether the worker has a duty; one with the role ``both`` has both."""
@@ -184,6 +187,7 @@ class WorkerRecord:
             "adapters": list(self.adapters[:MAX_REPORTED]),
             "adapterFaults": [[name, _printable(words)] for name, words in self.adapter_faults[:MAX_REPORTED]],
             "kvTierFaults": [[kind, _printable(words)] for kind, words in self.kv_tier_faults[:MAX_REPORTED]],
+            "kvPrefixes": self.kv_prefixes,
         }
 
 
@@ -241,6 +245,7 @@ def read_fields(stored: object) -> WorkerRecord | None:
             adapters=tuple(_text(name) for name in _list(body.get("adapters", []), MAX_REPORTED)),
             adapter_faults=tuple(_fault(pair) for pair in _list(body.get("adapterFaults", []), MAX_REPORTED)),
             kv_tier_faults=tuple(_fault(pair) for pair in _list(body.get("kvTierFaults", []), MAX_REPORTED)),
+            kv_prefixes=_sketch(body.get("kvPrefixes")),
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None
@@ -328,6 +333,14 @@ def _text(value: object) -> str:
         raise TypeError(f"{type(value).__name__}: not a text")
     if len(value) > MAX_NAME or (value and not value.isprintable()):
         raise ValueError(f"not a text of at most {MAX_NAME} printable characters")
+    return value
+
+
+def _sketch(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not is_sketch(value):
+        raise ValueError("not a sketch of prefixes")
     return value
 
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import fields
 
 from weft_core.heartbeat import QueueEntry, WorkerRecord, read_fields, scale_down_order, worker_key, workers_key
+from weft_core.prefix_sketch import link_digest, sketch_of
 
 FULL = WorkerRecord(
     "d0", "decode", "http://x", 2, 1000, pool="p", revision="r", node="n", instance_id="i", seq=3, ready=True,
@@ -13,6 +14,7 @@ FULL = WorkerRecord(
     kv_transports=("tcp",), kv_bytes_per_s=2e8, kv_latency=0.007, quarantined=("a:b:c",),
     adapters=("sql@01234567",), adapter_faults=(("law@89abcdef", "No adapter found"),),
     kv_tier_faults=(("disk-full", ""),),
+    kv_prefixes=sketch_of([link_digest("", "a")]),
 )  # fmt: skip
 
 
@@ -28,6 +30,7 @@ def test_what_another_version_wrote_is_read_as_far_as_possible_or_skipped() -> N
     old = {key: value for key, value in stored.items() if key not in ("liveRounds", "kvTokens", "idleSeconds")}
     assert read_fields(old) is not None
     others: list[object] = [[], {}, "x", None, {"worker": 1}, {**stored, "role": "else"}, {**stored, "seq": "x"}]
+    others += [{**stored, "kvPrefixes": sketch} for sketch in (5, "not base64", "A" * 100_000)]
     for strange in others:
         assert read_fields(strange) is None
 

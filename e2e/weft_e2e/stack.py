@@ -34,6 +34,7 @@ from weft_e2e.replay.client import Target
 from weft_e2e.stack_config import (
     HOST,
     NAMESPACE,
+    REPLAY_OFFSET,
     SERVICE,
     StackConfig,
     StackWorker,
@@ -74,6 +75,7 @@ class Stack:
     engine_ports: dict[str, int] = field(default_factory=dict)
     side_ports: dict[str, int] = field(default_factory=dict)
     router_ports: dict[str, int] = field(default_factory=dict)
+    events_ports: dict[str, int] = field(default_factory=dict)
     processes: dict[str, _Process] = field(default_factory=dict)
 
     @property
@@ -256,7 +258,10 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
     for k, worker in enumerate(config.workers):
         engine, side, router = ports[3 * k : 3 * k + 3]
         stack.engine_ports[worker.name], stack.side_ports[worker.name] = engine, side
-        stack._start(f"{worker.name}/engine", engine_command(config, worker, engine, side), env={})
+        if config.kv_events:
+            stack.events_ports[worker.name] = _events_port()
+        events = stack.events_ports.get(worker.name, 0)
+        stack._start(f"{worker.name}/engine", engine_command(config, worker, engine, side, events), env={})
         if config.front == "sidecars":
             stack.router_ports[worker.name] = router
             argv = sidecar_command(config, worker, router, engine)
@@ -279,6 +284,18 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
         stack.wait_known()
 
 
+def _events_port() -> int:
+    """Return a free port with another free one REPLAY_OFFSET below."""
+    while True:
+        (port,) = free_ports(1)
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port - REPLAY_OFFSET))
+            except OSError:
+                continue
+        return port
+
+
 def _by_file(config: StackConfig) -> dict[str, CostProfile]:
     return {f"profile-{pool}.json": profile for pool, profile in config.pools.items()}
 
@@ -289,6 +306,7 @@ def _env_of(stack: Stack, worker: StackWorker) -> dict[str, str]:
         "WEFT_DEGREE": str(worker.degree),
         "WEFT_POOL": worker.pool,
         "WEFT_ROLE_FILE": str(stack.folder / role_file(worker.name)),
+        "WEFT_KV_EVENTS_PORT": str(stack.events_ports.get(worker.name, 0)),
         "NODE_NAME": "loopback",
     }
 

@@ -1,5 +1,6 @@
 """Say what a stack on loopback runs: its workers, and the files and command lines of their processes. Pure."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,6 +15,8 @@ Front = Literal["sidecars", "standalone", "none"]
 Protocol = Literal["vllm", "sglang"]
 HOST = "127.0.0.1"
 SERVICE, NAMESPACE = "stack", "loopback"
+REPLAY_OFFSET = 100
+"""An engine answers requests for missed KV events so many ports below the one that it sends them to."""
 ENGINE_END_S = 0.5
 """Engines end soon after a SIGTERM, as vLLM does: what may take its time is the drain before it."""
 
@@ -60,6 +63,8 @@ class StackConfig:
     """What the engines speak."""
     movable: bool = False
     """Whether the workers' roles may change: they are in files then, and every engine does both."""
+    kv_events: bool = False
+    """Whether engines publish KV events to their sidecars."""
 
     @property
     def paired(self) -> bool:
@@ -96,8 +101,13 @@ def router_config(config: StackConfig) -> dict[str, object]:
     }
 
 
-def engine_command(config: StackConfig, worker: StackWorker, port: int, side_port: int) -> list[str]:
-    """Return the arguments of ``weft mock-engine`` for a worker's engine on two ports of loopback."""
+def engine_command(
+    config: StackConfig, worker: StackWorker, port: int, side_port: int, events_port: int = 0
+) -> list[str]:
+    """Return the arguments of ``weft mock-engine`` for a worker's engine on two ports of loopback.
+
+    Its KV events go to ``events_port``, if that is not 0.
+    """
     profile = f"profile-{worker.pool}.json" if worker.pool in config.pools else "profile.json"
     argv = ["--model", config.profile.model, "--profile", profile]
     fixed = config.paired and not config.movable
@@ -109,6 +119,13 @@ def engine_command(config: StackConfig, worker: StackWorker, port: int, side_por
     argv += ["--drain-seconds", str(ENGINE_END_S)]
     if config.chunk is not None and (config.movable or has_duty(worker.role, "decode")):
         argv += ["--chunk", str(config.chunk)]
+    if events_port:
+        events = {
+            "enable_kv_cache_events": True,
+            "endpoint": f"tcp://{HOST}:{events_port}",
+            "replay_endpoint": f"tcp://{HOST}:{events_port - REPLAY_OFFSET}",
+        }
+        argv += ["--kv-events-config", json.dumps(events)]
     bidirectional = config.bidirectional and config.paired and config.protocol == "vllm"
     return [*argv, "--bidirectional"] if bidirectional else argv
 

@@ -5,7 +5,7 @@ something else) or used. Used blocks belong to running sequences, to pins of fin
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -38,6 +38,8 @@ class BlockPool:
         # Blocks are made when first used: a large GPU's cache has 100,000 of them, most runs touch few.
         self._made = 0
         self._cached: dict[int, Block] = {}
+        self.on_evict: Callable[[int], None] = lambda _key: None
+        """Called with the key of each cached block that is taken for something else."""
 
     @property
     def free(self) -> int:
@@ -97,17 +99,20 @@ class BlockPool:
             if block.key is not None:
                 del self._cached[block.key]
                 self.evictions += 1
+                self.on_evict(block.key)
             block.key = block.state = None
             block.refs = 1
             taken.append(block)
         return taken
 
-    def seal(self, block: Block, *, key: int, state: int) -> None:
-        """Mark a block as full with the model's state at its end, and offer it to the prefix cache."""
+    def seal(self, block: Block, *, key: int, state: int) -> bool:
+        """Mark a block as full with the model's state at its end; return whether it is new to the prefix cache."""
         block.state = state
-        if key not in self._cached:
-            block.key = key
-            self._cached[key] = block
+        if key in self._cached:
+            return False
+        block.key = key
+        self._cached[key] = block
+        return True
 
     def release(self, blocks: Sequence[Block]) -> None:
         """Give back one reference on each block.

@@ -109,6 +109,10 @@ class _ListCommand(click.Command):
     help="vLLM's connectors, a JSON object: checked against the other flags; --kv-tier gives the tiers to model.",
 )
 @click.option(
+    "--kv-events-config",
+    help="Publish KV events as vLLM does: a JSON object with addresses on 127.0.0.1 (default: none are published).",
+)
+@click.option(
     "--kv-lease-seconds",
     type=float,
     default=30.0,
@@ -184,6 +188,7 @@ def mock_engine(
     no_plugin: bool,
     bidirectional: bool,
     kv_transfer_config: str | None,
+    kv_events_config: str | None,
     kv_lease_seconds: float,
     handle_ttl_seconds: float,
     meeting_seconds: float,
@@ -208,6 +213,7 @@ def mock_engine(
     from weft_core.profile_json import profile_from_json
     from weft_mock.config import ConfigError, EngineConfig
     from weft_mock.faults import FaultError, faults_from_json
+    from weft_mock.kv_events_config import events_config
     from weft_mock.kv_transfer_config import check_transfer_config
     from weft_mock.logs import configure
     from weft_mock.nodes import Nodes
@@ -250,6 +256,7 @@ def mock_engine(
             meeting_seconds=meeting_seconds,
             priority_scheduling=scheduling_policy == "priority",
             trusting=trusting,
+            kv_events=None if kv_events_config is None else events_config(kv_events_config),
         )
         faults = faults_from_json(_json("--fault", fault))
         own = Nodes(

@@ -7,6 +7,7 @@ from typing import Literal
 from weft_core.cost import CostProfile
 from weft_core.kv_tiers import KVTier, KVTierError, check_order
 from weft_core.parallelism import Degree
+from weft_mock.kv_events_config import KvEventsConfig
 from weft_mock.kv_params import Role
 
 Protocol = Literal["vllm", "sglang", "tensorrt-llm", "neuron", "openai"]
@@ -51,6 +52,8 @@ class EngineConfig:
     meeting_seconds: float = 300.0
     priority_scheduling: bool = False
     trusting: bool = False
+    kv_events: KvEventsConfig | None = None
+    """Where its KV events go; None: it publishes none."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -11,12 +11,14 @@ import logging
 import os
 from collections.abc import Callable, Coroutine
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from weft_core.cost import CostProfileError
 from weft_core.parallelism import parallelism_of
 from weft_mock.blocks import BlockPool
 from weft_mock.config import EngineConfig
 from weft_mock.faults import Faults
+from weft_mock.kv_event_log import KvEventLog
 from weft_mock.kv_params import RemoteBlocks
 from weft_mock.ledger import Ledger
 from weft_mock.meetings import Meetings
@@ -29,6 +31,9 @@ from weft_mock.scheduler import Scheduler, SchedulerLimits
 from weft_mock.sequence import Emission, Sequence
 from weft_mock.tiers import Tiers
 from weft_mock.transfer import Blocks, ReadFailedError, SideChannel
+
+if TYPE_CHECKING:
+    from weft_mock.kv_events import KvEventPublisher
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +97,12 @@ class Engine:
             ),
             describe=self._describe,
         )
+        self._events = KvEventLog(block_size=config.block_size, wanted=config.kv_events is not None)
+        self.publisher: KvEventPublisher | None = None
+        """Publishes its KV events, where that is asked for."""
+        pool.on_evict = self._events.evicted
+        self.scheduler.on_cached = self._events.sealed
+        self.scheduler.tiers.on_change = self._events.tier
         self.metrics = Metrics(config, ledger=self.ledger, scheduler=self.scheduler)
         self.side_channel = SideChannel(
             engine_id=config.engine_id, compatibility=compatibility(config), profile=config.profile
@@ -131,6 +142,11 @@ class Engine:
         """Start the tasks."""
         await self.side_channel.start()
         self.failed = asyncio.get_running_loop().create_future()
+        if self.config.kv_events is not None:
+            from weft_mock.kv_events import KvEventPublisher  # ZeroMQ, which most engines need not load
+
+            self.publisher = KvEventPublisher(self.config.kv_events, ranks=parallelism_of(self.config.degree).dp)
+            self.publisher.start()
         self._spawn(self._drive())
         self._spawn(self._sweep())
 
@@ -142,6 +158,8 @@ class Engine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self.publisher is not None:
+            await self.publisher.stop()
         await self.side_channel.close()
 
     def die(self) -> None:
@@ -287,6 +305,8 @@ class Engine:
             ledger.worst_lateness_seconds = max(ledger.worst_lateness_seconds, now - free)
             for emission in scheduler.finish(step, now):
                 self._deliver(emission, now)
+            if self.publisher is not None and (events := self._events.take()):
+                self.publisher.publish(events)
 
     def _deliver(self, emission: Emission, now: float) -> None:
         sequence = emission.sequence

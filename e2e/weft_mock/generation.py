@@ -82,7 +82,8 @@ class GenerationCall:
     def _sequence(self, prompt: list[int], caller: str, *, variant: int) -> EngineSequence:
         internal = f"{self.public_id}-{secrets.token_hex(4)}"
         record = RequestRecord(request_id=caller, engine_request_id=internal, form=self._leg.form, prompt=len(prompt))
-        return EngineSequence.of_prompt(
+        body, adapters = self._generation.body, self._engine.config.adapters
+        sequence = EngineSequence.of_prompt(
             prompt,
             request_id=internal,
             block_size=self._engine.config.block_size,
@@ -95,6 +96,9 @@ class GenerationCall:
             priority=self._generation.priority,
             rank=self._generation.rank,
         )
+        sequence.adapter = str(body["model"]) if body.get("model") in adapters else ""
+        sequence.cache_salt = str(body.get("cache_salt") or "")
+        return sequence
 
     async def begin(self) -> None:
         """Hand the sequences to the engine, once the other leg is as far as this one needs it.

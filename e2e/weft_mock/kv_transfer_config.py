@@ -51,6 +51,7 @@ _OFFLOADING: Mapping[str, Check] = {
     "offload_prompt_only": _flag,
     "eviction_policy": _one_of("lru", "arc"),
     "spec_name": _one_of("CPUOffloadingSpec", "TieringOffloadingSpec"),
+    "self_describing_kv_events": _flag,
     "secondary_tiers": lambda value: isinstance(value, list) and value != [],
 }
 _FILE_SYSTEM: Mapping[str, Check] = {

@@ -102,6 +102,8 @@ class Scheduler:
         """Those whose KV is here, read or loaded, and that wait for a place in the batch."""
         self.running: list[Sequence] = []
         self.leaked: list[Block] = []
+        self.on_cached: Callable[[Sequence, int], None] = lambda _sequence, _index: None
+        """Called with each block of a sequence that the prefix cache has from now on."""
         self._looked = float("-inf")
         self._describe = describe
 
@@ -369,7 +371,8 @@ class Scheduler:
                 held = sequence.states[-1] if sequence.states else START
                 sequence.states.append(fold(held, sequence.tokens[index * size : (index + 1) * size]))
             block = sequence.blocks[index]
-            self.pool.seal(block, key=sequence.key(index), state=sequence.states[index])
+            if self.pool.seal(block, key=sequence.key(index), state=sequence.states[index]):
+                self.on_cached(sequence, index)
             if self.limits.prefix_cache:
                 self.tiers.put(sequence.key(index), sequence.states[index])
 

@@ -38,7 +38,8 @@ class Sequence:
     ``keep`` says whose pin its blocks become when it ends well: a prefill's (lease) or a decode's (time to live);
     "leak" that nobody frees them, as stock vLLM does after some wrong parameters. ``keep_stopped`` False: an answer
     that ends by itself keeps nothing. ``given`` are first tokens another engine made: they are sent as they are.
-    ``rank`` is the data-parallel rank that has it; below 0: the scheduler chooses one.
+    ``rank`` is the data-parallel rank that has it; below 0: the scheduler chooses one. ``adapter`` and ``cache_salt``
+    are the names that ``salt`` stands for.
     """
 
     request_id: str
@@ -53,6 +54,8 @@ class Sequence:
     sampled: bool = False
     priority: int = 0
     rank: int = -1
+    adapter: str = ""
+    cache_salt: str = ""
     keep: Literal["prefill", "decode", "leak"] | None = None
     keep_stopped: bool = True
     given: tuple[int, ...] = ()

@@ -6,7 +6,7 @@ one after the other.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from weft_core.kv_tiers import KVTier
@@ -42,6 +42,8 @@ class Tiers:
         """Tokens that were loaded, by tier."""
         self.stored: Counter[str] = Counter()
         """Tokens that were written, by tier."""
+        self.on_change: Callable[[str, int, bool], None] = lambda _tier, _key, _kept: None
+        """Called with a tier and the key of each block that it has from now on, or has not any more."""
         for one in self._tiers:
             if one.room < 1:
                 raise ValueError(f"{one.tier.name}: a block has {self._block_bytes:g} bytes, and this tier fewer")
@@ -56,11 +58,13 @@ class Tiers:
         for one in self._tiers:
             if moved[0] not in one.states:
                 self.stored[one.tier.name] += self._block_size
+                self.on_change(one.tier.name, moved[0], True)
             one.states[moved[0]] = moved[1]
             one.states.move_to_end(moved[0])
             if len(one.states) <= one.room:
                 return
             moved = one.states.popitem(last=False)
+            self.on_change(one.tier.name, moved[0], False)
         self.dropped += bool(self._tiers)
 
     def prefix(self, keys: Sequence[int]) -> list[int]:

@@ -317,6 +317,13 @@ ENGINE_CASES: tuple[Case, ...] = (
     ),
     *_SPECULATIVE,
     _case("sglang-plugin", sglang_service(), "spec.engine.plugin", "Expected", _PLUGIN),
+    _case(
+        "tensorrt-kv-events",
+        tensorrt_llm_service(),
+        "spec.engine.kvEvents",
+        "Enabled",
+        "spec.engine.kvEvents: tensorrt-llm and neuron publish no KV events; remove it",
+    ),
     _case("sglang-pages", sglang_service(), "spec.engine.kvTransfer.blockTokens.decode", 128, _BLOCKS),
     _case(
         "tensorrt-blocks",

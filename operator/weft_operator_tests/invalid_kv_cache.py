@@ -48,6 +48,8 @@ _FLAGS: tuple[tuple[EngineType, Manifest, str], ...] = (
     ("sglang", sglang_service(), "--enable-hierarchical"),
     ("sglang", sglang_service(), "--hicache_ratio=2"),
     ("mock", service(), "--kv-transfer-config={}"),
+    ("vllm", vllm_service(), "--kv-events-config.endpoint=tcp://*:5557"),
+    ("sglang", sglang_service(), "--kv_events_config={}"),
 )
 
 KV_CACHE_CASES: tuple[Case, ...] = (

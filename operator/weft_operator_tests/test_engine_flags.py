@@ -39,6 +39,7 @@ MUST_BE_MANAGED = {
     "--master-addr",
     "--master-port",
     "--kv-transfer-config",
+    "--kv-events-config",
     "--kv-offloading-size",
     "--kv-offloading-backend",
     "--kv-cache-dtype",

@@ -15,7 +15,6 @@ from weft_core.keys import derive
 from weft_router import process_group
 from weft_router.config import ConfigError, Settings
 from weft_router.config.gateway import GatewaySettings
-from weft_router.config.server import FRONT_ROLES
 from weft_router.context import context_of
 from weft_router.openai.digest import use_key
 from weft_router.picker.tls_version import limit_tls_version
@@ -100,8 +99,8 @@ async def _main(settings: AnySettings) -> None:
 
 def run(settings: AnySettings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
-    if isinstance(settings, Settings) and settings.role in FRONT_ROLES:
-        # Coordinators find each other's nameless sessions by the same digests.
+    if isinstance(settings, Settings):
+        # Coordinators find each other's nameless sessions by the same digests, and cached prompts by those of sidecars.
         use_key(derive(settings.token, "transcripts"))
     if settings.processes == 1:
         return _alone(settings)

@@ -43,6 +43,20 @@ def test_a_worker_that_took_in_more_than_it_holds_has_forgotten() -> None:
     assert known.hits(*chain("hello")) == {"a": 50}
 
 
+def test_a_prompt_counts_for_a_moment_where_it_was_sent_last() -> None:
+    clock = Clock()
+    known = PrefixCacheIndex(clock=clock)
+    known.record("a", *chain("hello"))
+    known.record("b", *chain("help"))
+    assert known.recent(*chain("helping"), within_s=5) == {"b": 40}
+    assert known.recent(*chain("hello"), within_s=5) == {"b": 30, "a": 50}
+    assert known.recent(*chain("hello"), scope="acme", within_s=5) == {}
+    known.forget("b")
+    assert known.recent(*chain("help"), within_s=5) == {}
+    clock.now = 6.0
+    assert known.recent(*chain("hello"), within_s=5) == {}
+
+
 def test_an_engine_that_began_anew_has_nothing() -> None:
     clock = Clock()
     known = PrefixCacheIndex(ttl_s=100.0, clock=clock)

@@ -61,6 +61,10 @@ class Engine(ApiModel):
     and the condition EnginePlugin says whether it is active."""
     kv_transfer: KvTransfer = KvTransfer()
     """How workers hand KV cache to each other."""
+    kv_events: Literal["Enabled"] | None = None
+    """Enabled: engines tell their sidecars which KV blocks they keep, so that the bindings prefix-aware and kv-aware
+    know what is cached and need not estimate it; for vllm, sglang and mock, not where a worker's data-parallel ranks
+    lie on several nodes. A change restarts workers one by one."""
     mock: MockEngine | None = None
     """Settings of the mock engine; only with type mock."""
     neuron: NeuronEngine | None = None
@@ -115,6 +119,11 @@ class Engine(ApiModel):
             "spec.engine.kvTransfer.blockTokens: blocks of these sizes cannot pair; for vllm decode must be a multiple "
             "of prefill, for sglang and tensorrt-llm both must be the same",
             _blocks_pair,
+        ),
+        Rule(
+            "!has(self.kvEvents) || self.type in ['vllm', 'sglang', 'mock']",
+            "spec.engine.kvEvents: tensorrt-llm and neuron publish no KV events; remove it",
+            lambda e: e.kv_events is None or e.type in ("vllm", "sglang", "mock"),
         ),
         Rule(
             "!has(self.mock) || self.type == 'mock'",

@@ -252,6 +252,8 @@ def _sidecar(rendering: Rendering, worker: PlannedGroup, mounts: Mounts, engine:
             env.append({"name": "WEFT_KV_TRANSPORT", "value": "rdma"})
     if engine.tiers.folder:
         env.append(report_port())
+    if engine.kv_events_port:
+        env.append({"name": "WEFT_KV_EVENTS_PORT", "value": str(engine.kv_events_port)})
     resources = rendering.spec.routing.resources
     container = router_container(
         rendering,

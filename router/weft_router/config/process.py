@@ -25,6 +25,9 @@ Role = Literal["coordinator", "standalone", "epp"] | WorkerRole
 FlagRole = Role | Literal["worker", "gateway"]
 """``worker``: a sidecar whose role is in a file, and may change; ``gateway`` has settings of another kind."""
 
+MIN_KV_EVENTS_PORT = 1124
+"""Engines answer requests for earlier KV events 100 ports below, which must not be privileged ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flags:
@@ -93,6 +96,8 @@ class Settings:
     """What has to carry KV, where the pods have it: rdma; empty where anything may."""
     kv_disk_port: int = 0
     """Where the sidecar that keeps a tier on a disk in order reports, on loopback; 0: there is none."""
+    kv_events_port: int = 0
+    """Where the engine's first rank sends its KV events; 0: it sends none."""
 
     @property
     def key_classes(self) -> Collection[str]:
@@ -178,6 +183,7 @@ def load(flags: Flags, env: Mapping[str, str] = os.environ) -> Settings:
         kv_port=_port(env, "WEFT_KV_PORT", "the port of the engines' side channel, or 0 to try none"),
         kv_transport=_kv_transport(env),
         kv_disk_port=_port(env, "WEFT_KV_DISK_PORT", "the port of the pod's kv-disk sidecar, or 0 without one"),
+        kv_events_port=0 if role in FRONT_ROLES else _kv_events_port(env),
     )
 
 
@@ -300,6 +306,16 @@ def _port(env: Mapping[str, str], variable: str, fix: str) -> int:
     port = env.get(variable, "0")
     if not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{variable}={port!r}: set {fix}")
+    return int(port)
+
+
+def _kv_events_port(env: Mapping[str, str]) -> int:
+    port = env.get("WEFT_KV_EVENTS_PORT", "0")
+    if not port.isdigit() or (int(port) and not MIN_KV_EVENTS_PORT <= int(port) <= 65535):
+        raise ConfigError(
+            f"WEFT_KV_EVENTS_PORT={port!r}: set the port to which the engine sends its KV events, "
+            f"{MIN_KV_EVENTS_PORT} to 65535, or 0 where it sends none"
+        )
     return int(port)
 
 

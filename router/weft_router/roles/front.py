@@ -188,6 +188,7 @@ class Front:
         self.quarantine.entries()
         metrics.quarantined.set(len(self.quarantine))
         metrics.held.set(0 if self._holder is None else self._holder.held)
+        self.placer.observe(metrics)
         for role in ("decode", "prefill"):
             ready = len(registry.ready(role))
             metrics.workers.labels(role, "ready").set(ready)

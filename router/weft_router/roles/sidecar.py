@@ -196,6 +196,8 @@ class Sidecar(App):
         metrics.engine_slowdown.set(worker.queue.slowdown)
         count_plugins(metrics, (worker,))
         count_adapters(metrics, (worker,))
+        if worker.kv_cache is not None:
+            worker.kv_cache.observe()
         metrics.count_refused(registry.refused)
         metrics.links.set(self._peers.links)
         metrics.sessions.set(len(decoding.sessions))

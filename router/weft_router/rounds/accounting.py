@@ -4,6 +4,7 @@ import logging
 from array import array
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -15,6 +16,7 @@ from weft_router.openai.inference import Inference
 from weft_router.openai.prompt_history import PromptHistory, with_reply
 from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
+from weft_router.rounds.served_prompt import served_prompt
 from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.sessions.session import recompute_reason
 from weft_router.sessions.session_table import SessionTable
@@ -23,6 +25,9 @@ from weft_router.telemetry.instruments import BucketsByClass
 from weft_router.telemetry.metrics import Metrics
 from weft_router.telemetry.round_meter import RoundMeter, TokenClock
 from weft_router.telemetry.sliding_window import SlidingWindow
+
+if TYPE_CHECKING:
+    from weft_router.kv_events.engine_cache import EngineCache
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +59,13 @@ class Accounting:
         self, settings: Settings, *, sessions: SessionTable, itl: SlidingWindow, metrics: Metrics, meter: RoundMeter,
         ratio: CharsPerToken, answers: AnswerTokens, observed: Callable[[Round, float], None],
         learned: Callable[[Round, float], None], unusable: Callable[[KvHandle], None],
-        count_intake: Callable[[int], None],
+        count_intake: Callable[[int], None], kv_cache: "EngineCache | None" = None,
     ) -> None:  # fmt: skip
         """Create it with its callbacks.
 
         ``observed`` is called with each round's TTFT, ``learned`` with the mean gap of each round that has one,
         ``unusable`` with a handle to KV of another answer than the client got, and ``count_intake`` with the tokens of
-        each round whose KV came into the engine's cache.
+        each round whose KV came into the engine's cache. ``kv_cache`` gets the prompts of finished rounds.
         """
         self._settings = settings
         self._engine = settings.config.engine
@@ -77,6 +82,7 @@ class Accounting:
         self._learned = learned
         self._unusable = unusable
         self._count_intake = count_intake
+        self._kv_cache = kv_cache
         self.streams_export: bool | None = None
         """Whether the engine's streams carry handles. Stock vLLM's do not, so KV kept for them could not be read."""
 
@@ -151,6 +157,10 @@ class Accounting:
         elif inference.n == 1:
             prompt_history, chars = _seen(rnd, reply)
             held += max(0, completion - 1)  # the last token was not an input of a step, so it has no KV
+        if self._kv_cache is not None:
+            served = served_prompt(rnd, reply, prompt_history, prompt_tokens=prompt_tokens, held=held)
+            if served is not None:
+                self._kv_cache.served(served)
         self._sessions.finish(
             rnd.session,
             prompt_history=prompt_history,

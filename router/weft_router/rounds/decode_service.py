@@ -139,7 +139,7 @@ class DecodeService:
         accounting = Accounting(
             settings, sessions=self.sessions, itl=self._itl, metrics=metrics, meter=meter, ratio=self._ratio,
             answers=answers, observed=self.route_selector.observed, learned=self.route_selector.learned,
-            unusable=self._releaser.release_handle, count_intake=worker.count_intake,
+            unusable=self._releaser.release_handle, count_intake=worker.count_intake, kv_cache=worker.kv_cache,
         )  # fmt: skip
         self.executor = DecodeExecutor(worker, adapter=adapter, accounting=accounting)
         self._dual_dispatch = DualDispatch(
@@ -349,7 +349,7 @@ class DecodeService:
             inference.wants_ids = True
         # Resuming a stream on another worker needs its token ids.
         resumes = inference.stream and bool(self._continued) and resumable(inference).how in self._continued
-        want_ids = export or request.keep_ids or resumes
+        want_ids = export or request.keep_ids or resumes or (self.worker.kv_cache is not None and self._adapter.can.ids)
         # Engines know cached prefixes of an adapter by its name alone, whatever its source.
         within = scope_of(request.tenant, inference.version)
         engine_request = EngineRequest(

@@ -31,9 +31,10 @@ class _CacheState:
 
 @dataclass(slots=True)
 class _Prefix:
-    """The workers that have it: each one's ``taken`` then."""
+    """The workers that have it: each one's ``taken`` then. ``latest`` was the last one that was sent it."""
 
     at: float
+    latest: str = ""
     workers: dict[str, int] = field(default_factory=dict)
 
 
@@ -76,6 +77,7 @@ class PrefixCacheIndex:
         engine.taken += max(0, tokens[-1] - seen)
         for prefix in found:
             prefix.workers[worker] = engine.taken
+            prefix.latest = worker
         while len(known) > self._limit or (known and next(iter(known.values())).at < now - self._ttl_s):
             known.popitem(last=False)
 
@@ -107,6 +109,21 @@ class PrefixCacheIndex:
                 if room <= 0 or engine.taken - then <= room:
                     found[worker] = length
         return {worker: length for worker, length in found.items() if length > 0}
+
+    def recent(
+        self, chain: Sequence[str], tokens: Sequence[int], *, scope: str = "", within_s: float
+    ) -> dict[str, int]:
+        """Return the tokens of a prompt that workers were sent a moment ago: of each prefix the last one alone."""
+        found: dict[str, int] = {}
+        oldest = self._clock() - within_s
+        for link, length in zip(chain, tokens, strict=True):
+            prefix = self._known.get((scope, link))
+            if prefix is None:
+                break
+            engine = self._workers.get(prefix.latest)
+            if prefix.at >= oldest and engine is not None and prefix.workers[prefix.latest] >= engine.began:
+                found[prefix.latest] = length
+        return found
 
     def forget(self, worker: str) -> None:
         """Treat a worker's cache as empty: its engine restarted, or is gone."""

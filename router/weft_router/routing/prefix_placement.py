@@ -1,14 +1,28 @@
-"""Add prefix cache hits to the choice of a decode worker, for classes whose binding policy reads them."""
+"""Add prefix cache hits to the choice of a decode worker, for classes whose binding policy reads them.
+
+Workers whose engines send KV events say in their heartbeats what is cached. Of others it is estimated from the prompts
+that they were sent, and so it is for all in the seconds that events and heartbeats take.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
+from typing import Final
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.prefix_sketch import covered, link_digest
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.openai.inference import Inference
-from weft_router.openai.prompt_history import PromptHistory, history_of, prefix_hashes
+from weft_router.openai.prompt_history import PromptHistory
 from weft_router.routing.binding_policies import BindingPolicies
-from weft_router.routing.prefix_cache_index import PrefixCacheIndex, prefix_chain, token_lengths
+from weft_router.routing.prefix_cache_index import PrefixCacheIndex
+from weft_router.routing.prompt_chain import prompt_chain
+
+RECENT_S: Final = 5.0
+"""How long a prompt counts as cached where it was sent, whatever the heartbeat says: it is prefilled, held against the
+events after 2 s, and in the heartbeat a second later."""
+HOT_FACTOR: Final = 2.0
+HOT_ROUNDS: Final = 4
+"""A worker is hot with more rounds than HOT_FACTOR times what the others have on average, and HOT_ROUNDS besides."""
 
 
 def bindings_of(config: RouterConfig) -> dict[str, str]:
@@ -49,9 +63,18 @@ class PrefixAwarePlacement:
         """Return the worker for a new session of ``needed_kv`` tokens; None without workers."""
         if not self._bindings.reads_prefix_hits_of(class_):
             return self._bindings.choose(records, needed_kv=needed_kv, class_=class_, avoid=avoid)
-        chain, tokens = _chain(inference, prompt_history, chars_per_token)
+        chain, tokens = prompt_chain(inference, prompt_history, chars_per_token)
         capacity = {record.worker: record.capacity for record in records}
         hits = self._prefixes.hits(chain, tokens, scope=tenant, capacity=capacity)
+        if any(record.kv_prefixes is not None for record in records):
+            recent = self._prefixes.recent(chain, tokens, scope=tenant, within_s=RECENT_S)
+            digests = [link_digest(tenant, link) for link in chain]
+            for record in records:
+                if record.kv_prefixes is not None:
+                    links = covered(record.kv_prefixes, digests)
+                    hits[record.worker] = max(tokens[links - 1] if links else 0, recent.get(record.worker, 0))
+        for worker in hot_workers(records):
+            hits.pop(worker, None)  # another worker computes the prefix, and then both have it
         return self._bindings.choose(records, needed_kv=needed_kv, class_=class_, avoid=avoid, prefix_hit=hits)
 
     def record_prompt(
@@ -64,7 +87,7 @@ class PrefixAwarePlacement:
         chars_per_token: float,
     ) -> None:
         """Record that a worker is sent a prompt."""
-        chain, tokens = _chain(inference, prompt_history, chars_per_token)
+        chain, tokens = prompt_chain(inference, prompt_history, chars_per_token)
         self._prefixes.record(worker, chain, tokens, scope=tenant)
 
     def update_workers(self, known: Sequence[WorkerRecord]) -> None:
@@ -77,13 +100,12 @@ class PrefixAwarePlacement:
         self._prefixes.retain(list(self._instance_ids))
 
 
-def _chain(
-    inference: Inference, prompt_history: PromptHistory | None, chars_per_token: float
-) -> tuple[list[str], list[int]]:
-    if inference.kind == "text":
-        prompt = inference.prompt
-        chain, units = prefix_chain(prompt)
-        per_token = chars_per_token if isinstance(prompt, str) else 1.0
-        return chain, [int(length / per_token) for length in units]
-    seen = prompt_history or history_of(inference)
-    return prefix_hashes(seen), token_lengths(seen.sizes, units_per_token=chars_per_token)
+def hot_workers(records: Sequence[WorkerRecord]) -> list[str]:
+    """Return the workers with so many more rounds than the others that no cached prefix is worth joining them."""
+    loads = [record.batch + len(record.queue) for record in records]
+    total, share = sum(loads), HOT_FACTOR / max(1, len(loads) - 1)
+    return [
+        record.worker
+        for record, load in zip(records, loads, strict=True)
+        if len(loads) > 1 and load > share * (total - load) + HOT_ROUNDS
+    ]

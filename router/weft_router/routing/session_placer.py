@@ -15,6 +15,7 @@ from weft_router.routing.prefix_placement import PrefixAwarePlacement, bindings_
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
+from weft_router.telemetry.metrics import Metrics
 
 EXPECTED_OUTPUT = 256
 """Tokens of KV reserved for the answer when the client gives no limit."""
@@ -41,6 +42,13 @@ class SessionPlacer:
     def update_workers(self) -> None:
         """Drop prefix records of workers that restarted or are gone."""
         self._placement.update_workers(self._registry.known("decode"))
+
+    def observe(self, metrics: Metrics) -> None:
+        """Bring the gauge of what prefix caches are known by up to date."""
+        ready = self._registry.ready("decode") if self._placement.reads_prompts else ()
+        by_events = sum(record.kv_prefixes is not None for record in ready)
+        metrics.prefix_sources.labels("events").set(by_events)
+        metrics.prefix_sources.labels("estimate").set(len(ready) - by_events)
 
     async def place(self, request: RoundRequest, tried: Collection[str]) -> str | None:
         """Return the worker that is to serve a round, bound to its session from now on; None where none can."""

@@ -109,6 +109,23 @@ class Metrics:
             ["direction"],
         )
         self.kv_handles = Counter("weft_router_kv_handles", "What became of KV handles", ["outcome"])
+        self.kv_events = Counter(
+            "weft_router_kv_events", "Batches of KV events that came from the engine, or are missing", ["outcome"]
+        )
+        self.kv_events_refused = Counter(
+            "weft_router_kv_events_refused", "KV events that say nothing about cached prompts, by why", ["reason"]
+        )
+        self.kv_events_blocks = Gauge(
+            "weft_router_kv_events_blocks", "KV blocks that the engine keeps, by its events", ["tier"]
+        )
+        self.kv_events_trusted = Gauge(
+            "weft_router_kv_events_trusted", "1 while the engine's KV events agree with the rounds that it serves"
+        )
+        self.prefix_sources = Gauge(
+            "weft_router_prefix_sources",
+            "Ready decode workers by what is known of their prefix caches: their events, or an estimate",
+            ["source"],
+        )
         self.engine_plugins = Gauge(
             "weft_router_engine_plugins",
             "Engines of this process by whether they have the plug-in that puts KV handles into streams",
@@ -386,6 +403,16 @@ before its predicted first token gives each token an equal share of the time.
 * While a worker drains: `weft_router_draining` is 1 and `weft_router_drain_left` by `what` counts `rounds` and
   `sessions`. `weft_router_sessions_moved_total` is counted by the worker that takes a session over, as the other one
   is gone soon; `weft_router_resumes_total` of coordinators counts the streams that the deadline moved.
+* `weft_router_kv_events_total` by `outcome`: `applied`, `malformed` (cannot be read; all that was known is forgotten),
+  `restarted` (numbers began again: another engine, or disorder), `replayed` (missed batches came on request), `lost`
+  (they did not, and all that was known is forgotten). `weft_router_kv_events_refused_total` by `reason`:
+  `unknown-event` and `unknown-tier` (of a newer engine), `other-group` (layers with windows), `hash-only` (a tier has a
+  block that is not known), `unaligned` (not a token for each place of each block), `block-size` (another one than
+  before), `unknown-parent` (what is before the block was missed), `full`.
+* `weft_router_kv_events_trusted` is 0 where the worker's engine sends no KV events, while they disagree with the rounds
+  that it serves (`kv_events_disagree` in the log), and before the first agreed. Coordinators then estimate its prefix
+  cache; `weft_router_prefix_sources` by `source` (`events`, `estimate`) counts the decode workers of both kinds, where
+  a binding reads prefix caches.
 * `weft_router_handle_releases_total` by `outcome`: `released`, `failed`, `dropped` (too many at once), `nobody` (there
   was no worker to read it).
 * `weft_router_kv_proofs_total` by `outcome`: `proven`, `data-port` (nobody answered where the data goes), `transfer`

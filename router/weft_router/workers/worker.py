@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -27,6 +28,9 @@ from weft_router.workers.adapters import AdapterLoader
 from weft_router.workers.batch import DecodeBatch
 from weft_router.workers.kv_disk_watch import KvDiskWatch
 from weft_router.workers.prefill_queue import PrefillQueue, queue_rule
+
+if TYPE_CHECKING:
+    from weft_router.kv_events.engine_cache import EngineCache
 
 ENGINE_KEEPALIVE_S = 3.0
 """vLLM's server drops idle connections after 5 s; ours end first."""
@@ -106,6 +110,8 @@ class Worker:
             settings.kv_port, self._meets, serves=lambda: self.engine.healthy,
             proves=lambda: has_duty(self.role, "decode"), proven_again_s=settings.config.engine.proof_seconds,
         )  # fmt: skip
+        self.kv_cache = _kv_cache(settings, metrics)
+        """What its engine's KV events say; None where it sends none."""
         self.queue = PrefillQueue(
             profile=settings.profile,
             degree=settings.degree,
@@ -180,7 +186,7 @@ class Worker:
         )
         for more in (self.paths.describe, self.adapters.describe, self.disk.describe, *self._describe):
             record = more(record)
-        return record
+        return record if self.kv_cache is None else self.kv_cache.describe(record)
 
     def ready(self) -> str | None:
         """Return None when the engine is healthy and others can know of it."""
@@ -195,6 +201,8 @@ class Worker:
         await self.engine.poll()
         self._background.start(self.engine.run(), self.heartbeat.run(), self.paths.run(prove))
         self._background.start(self.adapters.run(), self.disk.run())
+        if self.kv_cache is not None:
+            self._background.start(self.kv_cache.run())
 
     async def stop(self) -> None:
         """End background work and leave the list of workers."""
@@ -241,6 +249,8 @@ class Worker:
         self.heartbeat.hurry()
 
     def _engine_changed(self) -> None:
+        if self.kv_cache is not None and not self.engine.healthy:
+            self.kv_cache.lost()
         self.adapters.wake()
         self.heartbeat.hurry()
 
@@ -292,6 +302,14 @@ def role_of(settings: Settings) -> WorkerRole:
     if role == "coordinator" or role == "standalone" or role == "epp":
         raise ValueError(f"{role}: not the role of a worker")
     return role
+
+
+def _kv_cache(settings: Settings, metrics: Metrics) -> "EngineCache | None":
+    if not settings.kv_events_port:
+        return None
+    from weft_router.kv_events.engine_cache import EngineCache  # ZeroMQ, which other processes need not load
+
+    return EngineCache(port=settings.kv_events_port, ranks=parallelism_of(settings.degree).dp, metrics=metrics)
 
 
 def count_plugins(metrics: Metrics, workers: Iterable[Worker]) -> None:

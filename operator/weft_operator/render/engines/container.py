@@ -102,6 +102,8 @@ class EngineContainer:
     probe_period: int = 5
     side_channel_port: int = 0
     """The port of the engine that sidecars of the other role try; 0 where they try none."""
+    kv_events_port: int = 0
+    """Where the sidecar listens for the KV events of the first rank; 0 where none come."""
     log_on_failure: bool = True
     """Whether the kubelet keeps the end of its log when it fails, for what the operator says of it."""
     requests: dict[str, str | int] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from weft_operator.render.engines.container import (
     KvPorts,
     given_flags,
 )
+from weft_operator.render.engines.kv_events import events_flag, events_port
 from weft_operator.render.engines.kv_tiers import worker_tiers
 from weft_operator.render.engines.model_source import weights_of
 from weft_operator.render.engines.vllm_connectors import transfer_config
@@ -82,6 +83,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     if spec.kv_cache is not None and spec.engine.type in _AS_VLLM:
         args.append(f"--kv-transfer-config={transfer_config(spec, request)}")
         args += [f"--kv-tier={name}:{size}" for name, size in worker_tiers(spec)]
+    args += events_flag(spec, request)
     if not loads_at_run_time(spec):
         args += [f"--lora-module={name}" for name in adapter_places(spec)]
     weights = weights_of(spec, request.service)
@@ -93,6 +95,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         env=weights.env,
         volumes=weights.volumes if weights.env else (),
         mounts=weights.mounts if weights.env else (),
+        kv_events_port=events_port(spec, request),
         start_seconds=120,
         probe_period=1,
         log_on_failure=False,  # its pods stay those of operators before this field

@@ -36,6 +36,7 @@ from weft_operator.render.engines.container import (
     PodTiers,
     given_flags,
 )
+from weft_operator.render.engines.kv_events import events_flag, events_port
 from weft_operator.render.engines.kv_tiers import (
     cpu_bytes,
     disk_folder,
@@ -169,6 +170,8 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         args.append(f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}")
     args += _speculation(drafts_of(engine.speculative, request.settings_role))
     args += _tiers(spec, request)
+    if prefill:  # decode workers keep no cache of prefixes
+        args += events_flag(spec, request, enabled=False)
     block_size = engine.kv_transfer.block_size(request.settings_role)
     if block_size is not None:
         args.append(f"--page-size={block_size}")
@@ -199,6 +202,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         secret_env=weights.secret_env,
         volumes=(*weights.volumes, *volumes),
         mounts=(*weights.mounts, *mounts),
+        kv_events_port=events_port(spec, request) if prefill else 0,
         start_seconds=LOAD_TIMEOUT_S,
         probe_period=10,
         tiers=tiers,

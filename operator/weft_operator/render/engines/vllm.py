@@ -45,6 +45,7 @@ from weft_operator.render.engines.container import (
     KvPorts,
     given_flags,
 )
+from weft_operator.render.engines.kv_events import events_flag, events_port
 from weft_operator.render.engines.model_source import CACHE_ENV, LOAD_TIMEOUT_S, weights_of
 from weft_operator.render.engines.vllm_connectors import pod_tiers, tier_env, transfer_config
 
@@ -164,6 +165,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     transfer = transfer_config(spec, request)
     if transfer:
         args.append(f"--kv-transfer-config={transfer}")
+    args += events_flag(spec, request)
     args += _speculation(drafts_of(engine.speculative, request.settings_role))
     block_size = engine.kv_transfer.block_size(request.settings_role)
     if block_size is not None:
@@ -202,6 +204,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         volumes=(*weights.volumes, *volumes, *((_proof_volume(request.secret),) if plugin else ())),
         mounts=(*weights.mounts, *mounts, *((_PROOF_MOUNT,) if plugin else ())),
         side_channel_port=SIDE_CHANNEL_PORT if request.paired else 0,
+        kv_events_port=events_port(spec, request),
         start_seconds=LOAD_TIMEOUT_S,
         probe_period=10,
         tiers=pod_tiers(spec, request),

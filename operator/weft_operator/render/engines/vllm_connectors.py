@@ -101,6 +101,8 @@ def _offloading(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Con
         "cpu_bytes_to_use": cpu_bytes(spec) // parallelism_of(request.degree).dp,
         "offload_prompt_only": False,  # the next round's history has the answer, too
     }
+    if spec.engine.kv_events:
+        extra["self_describing_kv_events"] = True  # else an event names the last block of several
     if folder:
         tiers = [{"type": "fs", "root_dir": folder}]
         extra = {"spec_name": "TieringOffloadingSpec", **extra, "secondary_tiers": tiers}

@@ -1,0 +1,146 @@
+"""What a worker knows of its engine's KV cache: by the engine's events, held against the rounds that it served.
+
+Events count only while they agree with the rounds: an engine that has just computed a prompt keeps its blocks, so their
+keys must be in the index. They are not if events stop, are of another kind than is understood here, or come from an
+engine with other settings. Then coordinators go on with their own estimate, as without events.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from typing import Final
+
+from weft_core.heartbeat import WorkerRecord
+from weft_core.kv_block_keys import ID_BYTES, START, block_keys, id_bytes
+from weft_core.kv_index import LIMIT, TIERS, BlockIndex
+from weft_core.prefix_sketch import sketch_of
+from weft_router.kv_events.prompt_links import PromptLinks, ServedPrompt
+from weft_router.kv_events.rank_cache import SLICE, RankCache
+from weft_router.kv_events.subscriber import KvEventSubscriber
+from weft_router.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 256
+"""Served prompts that wait to be taken in; of more the oldest are dropped."""
+CHECK_S: Final = 2.0
+"""When a served prompt's blocks have to be in the index: events come with the step, batches of them a little later."""
+AGAIN_S: Final = 5.0
+DISAGREEMENTS: Final = 3
+"""Prompts in a row whose blocks are missing, and events do not count any more, until one agrees."""
+
+
+class EngineCache:
+    """The KV cache of one worker's engine."""
+
+    def __init__(
+        self, *, port: int, ranks: int, metrics: Metrics, limit: int = LIMIT, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """Take in the events that come to ``port`` and the ports after it, one for each rank."""
+        self._metrics = metrics
+        self._clock = clock
+        self._port = port
+        refused = metrics.kv_events_refused
+        self.ranks = [
+            RankCache(BlockIndex(limit=max(1, limit // ranks)), refused=lambda reason: refused.labels(reason).inc())
+            for _ in range(ranks)
+        ]
+        self._served: deque[ServedPrompt] = deque(maxlen=MAX_WAITING)
+        self._came = asyncio.Event()
+        self._links = PromptLinks()
+        self._checks: deque[tuple[float, int]] = deque(maxlen=MAX_WAITING)
+        self._missing = DISAGREEMENTS
+        self._sketch: tuple[tuple[int, ...], str] = ((), "")
+
+    async def run(self) -> None:
+        """Take in events and served prompts until cancelled."""
+        while True:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(KvEventSubscriber(self.ranks, port=self._port, metrics=self._metrics).run())
+                    group.create_task(self._take_prompts())
+            except Exception:  # what is known must not stay as it was while nobody follows events
+                log.exception("kv_events_failed")
+                self.lost()
+                await asyncio.sleep(AGAIN_S)
+
+    @property
+    def block_tokens(self) -> int:
+        """Return the tokens of a block, 0 before any event said so."""
+        return max(rank.block_tokens for rank in self.ranks)
+
+    @property
+    def trusted(self) -> bool:
+        """Return whether events agree with the rounds."""
+        return self._missing < DISAGREEMENTS
+
+    def served(self, prompt: ServedPrompt) -> None:
+        """Take in a prompt that the engine has just served."""
+        self._served.append(prompt)
+        self._came.set()
+
+    def lost(self) -> None:
+        """Forget everything: the engine is gone, and its cache with it."""
+        for rank in self.ranks:
+            rank.restart()
+        self._checks.clear()
+        self._missing = DISAGREEMENTS
+
+    def describe(self, record: WorkerRecord) -> WorkerRecord:
+        """Add to a heartbeat which beginnings of prompts are cached, while events can be trusted."""
+        self._check()
+        return replace(record, kv_prefixes=self._cached_prefixes() if self.trusted else None)
+
+    def observe(self) -> None:
+        """Bring gauges up to date."""
+        self._metrics.kv_events_trusted.set(self.trusted)
+        for place, tier in enumerate(TIERS):
+            self._metrics.kv_events_blocks.labels(tier).set(sum(rank.index.blocks[place] for rank in self.ranks))
+
+    async def _take_prompts(self) -> None:
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            while self._served:
+                await self._take(self._served.popleft())
+
+    async def _take(self, prompt: ServedPrompt) -> None:
+        size = self.block_tokens
+        if not size:
+            return
+        raw, width, keys = id_bytes(prompt.ids), size * ID_BYTES, list[int]()
+        extras = prompt.extras
+        for at in range(0, len(raw), SLICE * width):
+            before = keys[-1] if keys else START
+            keys += block_keys(before, raw[at : at + SLICE * width], size, extras)
+            extras = extras[-1:]
+            await asyncio.sleep(0)
+        self._links.record(prompt, keys, size)
+        blocks = prompt.prompt_tokens // size
+        if 0 < blocks <= len(keys):
+            self._checks.append((self._clock() + CHECK_S, keys[blocks - 1]))
+
+    def _check(self) -> None:
+        """Hold prompts that were served a while ago against the index; which rank served them is not known."""
+        now = self._clock()
+        while self._checks and self._checks[0][0] <= now:
+            _, key = self._checks.popleft()
+            agrees = any(rank.index.reach(key).kept for rank in self.ranks)
+            trusted = self.trusted
+            self._missing = 0 if agrees else self._missing + 1
+            if trusted and not self.trusted:
+                log.warning("kv_events_disagree", extra={"prompts": self._missing, "block_tokens": self.block_tokens})
+            elif self.trusted and not trusted:
+                log.info("kv_events_agree", extra={"block_tokens": self.block_tokens})
+
+    def _cached_prefixes(self) -> str:
+        """Return the sketch of all links that every rank keeps, as new sessions take turns among them."""
+        state = (self._links.version, *(rank.changes for rank in self.ranks))
+        if state != self._sketch[0]:
+            indexes = [rank.index for rank in self.ranks]
+            cached = self._links.cached(lambda key: all(index.reach(key).kept for index in indexes))
+            self._sketch = (state, sketch_of(cached))
+        return self._sketch[1]

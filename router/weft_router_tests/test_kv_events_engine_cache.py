@@ -1,0 +1,178 @@
+"""A worker's cache by events: which prompts it announces, and when it does not trust the events."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from weft_core.heartbeat import WorkerRecord
+from weft_core.kv_block_keys import START, block_keys, id_bytes, prompt_extras
+from weft_core.prefix_sketch import covered, link_digest
+from weft_router.kv_events.engine_cache import CHECK_S, DISAGREEMENTS, EngineCache
+from weft_router.kv_events.prompt_links import MAX_OF_PROMPT, PromptLinks, ServedPrompt
+from weft_router.openai.token_ids import TokenIds
+from weft_router.telemetry.metrics import Metrics
+from weft_router_tests.stack import is_so, until
+
+SIZE = 4
+RECORD = WorkerRecord("w", "decode", "http://127.0.0.1:1", 1, 1000)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def prompt(ids: list[int], *links: str, scope: str = "t", salt: str | None = None) -> ServedPrompt:
+    """Return a prompt whose links have equal shares of its tokens."""
+    tokens = [len(ids) * (i + 1) // len(links) for i in range(len(links))]
+    return ServedPrompt(scope, links, tokens, TokenIds("I", ids), len(ids), prompt_extras(None, salt))
+
+
+class Worker:
+    """An engine cache without sockets: batches are handed to its ranks."""
+
+    def __init__(self, *, ranks: int = 1) -> None:
+        self.clock = Clock()
+        self.cache = EngineCache(port=5400, ranks=ranks, metrics=Metrics(), limit=1000, clock=self.clock)
+
+    def batch(self, *events: dict[str, Any], rank: int = 0) -> None:
+        one = self.cache.ranks[rank]
+        for _ in one.take(one.expected, msgspec.msgpack.encode([1.0, list(events)])):
+            pass
+
+    def store(self, ids: list[int], *, rank: int = 0, salt: str | None = None) -> list[int]:
+        """Let the engine say that it stores a prompt; return the blocks' hashes."""
+        hashes = block_keys(START, id_bytes(ids), SIZE, prompt_extras(None, salt))
+        extras: list[list[str] | None] = [[salt] if salt else None, *[None] * (len(hashes) - 1)]
+        self.batch(
+            {
+                "type": "BlockStored", "block_hashes": hashes, "parent_block_hash": None,
+                "token_ids": ids[: len(hashes) * SIZE], "block_size": SIZE, "medium": "GPU", "extra_keys": extras,
+            },
+            rank=rank,
+        )  # fmt: skip
+        return hashes
+
+    async def serve(self, served: ServedPrompt) -> None:
+        await self.cache._take(served)
+
+    def links(self, *links: str, scope: str = "t") -> int | None:
+        """Return how many links of a prompt the next heartbeat has; None where it says nothing."""
+        self.clock.now += CHECK_S
+        sketch = self.cache.describe(RECORD).kv_prefixes
+        return None if sketch is None else covered(sketch, [link_digest(scope, link) for link in links])
+
+
+IDS = list(range(40))
+
+
+async def test_prompts_that_the_engine_keeps_are_announced() -> None:
+    worker = Worker()
+    assert worker.links("system", "question") is None, "nothing is known yet"
+    hashes = worker.store(IDS)
+    await worker.serve(prompt(IDS, "system", "question"))
+    assert worker.links("system", "question") == 2
+    assert worker.links("system", "other") == 1
+    assert worker.links("system", "question", scope="other tenant") == 0
+    worker.batch({"type": "BlockRemoved", "block_hashes": hashes[:5:-1], "medium": "GPU"})
+    assert worker.links("system", "question") == 1
+    worker.batch({"type": "AllBlocksCleared"})
+    assert worker.links("system", "question") == 0
+
+
+async def test_salts_count() -> None:
+    worker = Worker()
+    worker.store(IDS, salt="pepper")
+    await worker.serve(prompt(IDS, "system", salt="salt"))
+    await worker.serve(prompt(IDS, "question", salt="pepper"))
+    assert worker.links("system") == 0
+    assert worker.links("question") == 1
+
+
+async def test_events_that_disagree_with_the_rounds_do_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker()
+    worker.store(IDS)
+    await worker.serve(prompt(IDS, "a"))
+    assert worker.links("a") == 1
+    for number in range(DISAGREEMENTS):
+        assert worker.links("a") == 1
+        await worker.serve(prompt([100 + number] * 8, "b"))  # no event says that it is stored
+    assert worker.links("a") is None
+    assert "kv_events_disagree" in caplog.messages
+    worker.store([7] * 8)
+    await worker.serve(prompt([7] * 8, "c"))
+    assert worker.links("a") == 1
+
+
+async def test_an_engine_that_is_gone_keeps_nothing() -> None:
+    worker = Worker()
+    worker.store(IDS)
+    await worker.serve(prompt(IDS, "a"))
+    assert worker.links("a") == 1
+    worker.cache.lost()
+    assert worker.links("a") is None
+    assert worker.cache.ranks[0].place(5) == "gap", "whatever engine comes, it is asked for all it has"
+
+
+async def test_of_several_ranks_all_must_keep_a_prompt() -> None:
+    worker = Worker(ranks=2)
+    worker.store(IDS, rank=1)
+    await worker.serve(prompt(IDS, "a"))
+    assert worker.links("a") == 0, "the next session may come to the other rank"
+    worker.store(IDS, rank=0)
+    assert worker.links("a") == 1
+
+
+async def test_gauges_say_what_is_kept() -> None:
+    worker = Worker()
+    metrics = worker.cache._metrics
+    worker.store(IDS)
+    worker.cache.observe()
+    assert metrics.kv_events_blocks.labels("gpu").value == 10
+    assert metrics.kv_events_trusted.labels().value == 0
+    worker.batch({"type": "BlockMoved"})
+    assert metrics.kv_events_refused.labels("unknown-event").value == 1
+
+
+@pytest.mark.component
+async def test_served_prompts_are_taken_in_beside_events() -> None:
+    worker = Worker()
+    worker.store(IDS)
+    task = asyncio.create_task(worker.cache.run())
+    worker.cache.served(prompt(IDS, "a"))
+    await until(lambda: is_so(len(worker.cache._links) == 1))
+    task.cancel()
+    await asyncio.wait([task])
+    assert worker.links("a") == 1
+
+
+def test_links_are_bounded_and_go_from_the_ends_of_old_prompts() -> None:
+    links = PromptLinks(limit=3)
+    keys = block_keys(START, id_bytes(IDS), SIZE)
+    links.record(prompt(IDS, "s", "a", "b"), keys, SIZE)
+    links.record(prompt(IDS, "s", "c"), keys, SIZE)
+    known = set(links.cached(lambda _: True))
+    assert known == {link_digest("t", link) for link in "sac"}
+    links.record(prompt(IDS, *map(str, range(100))), keys, SIZE)
+    assert len(links) == 3
+    long = PromptLinks()
+    long.record(prompt(IDS, *map(str, range(100))), keys, SIZE)
+    assert len(long) == MAX_OF_PROMPT
+
+
+def test_a_message_ends_a_little_before_its_share_of_the_tokens() -> None:
+    keys = block_keys(START, id_bytes(IDS), SIZE)
+    asked: list[int] = []
+    links = PromptLinks()
+    links.record(prompt(IDS, "s", "q"), keys, SIZE)
+
+    def kept(key: int) -> bool:
+        asked.append(key)
+        return True
+
+    links.cached(kept)
+    assert asked == [keys[9], keys[3]], "19 of 20 tokens: 4 blocks; 40 of 40: 10"
