@@ -88,8 +88,10 @@ async def test_the_index_has_what_the_engine_keeps(engine: EngineProcess) -> Non
     reader = Reader()
     task = asyncio.create_task(reader.subscriber.run())
     try:
+        number = 0
         while not reader.cache.expected:  # the engine connects anew a few times a second
-            await ids_of(engine, WORDS * 2)
+            await ids_of(engine, f"Word {number}. " + WORDS * 2)
+            number += 1
         first = await ids_of(engine, WORDS * 20)
         assert await reader.keeps(first) >= 2
         assert await reader.keeps(early) >= 2, "what was before is replayed"

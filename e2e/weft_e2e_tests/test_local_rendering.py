@@ -2,6 +2,7 @@
 
 import json
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,17 @@ def test_a_mock_engine_is_given_the_connectors_of_tiers_and_accepts_them(tmp_pat
     stored = found.spec.model_copy(update={"kv_cache": KvCache.model_validate(WITH_STORE)})
     assert rendering.left_out(stored, given=False) == ("spec.kvCache.remote: mock engines have no store",)
     assert rendering.left_out(stored, given=True) == ()
+
+
+def test_no_kv_events_are_published_where_nobody_listens(tmp_path: Path) -> None:
+    found = rendered(EXAMPLES / "kv-cache-cpu.yaml")
+    spec = found.spec.model_copy(update={"engine": found.spec.engine.model_copy(update={"kv_events": "Enabled"})})
+    found = replace(found, record=replace(found.record, spec=spec))
+    engine = rendering.mock_engines(found, range(1, 7))[0]
+    args = rendering.engine_part(found, engine, folder=tmp_path, time_scale=None).args
+    assert not any("kv-events" in arg for arg in args)
+    (said,) = rendering.left_out(spec, given=False)
+    assert said.startswith("spec.engine.kvEvents: ")
 
 
 def test_a_mock_engine_stands_in_for_a_real_one_without_that_ones_arguments(tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ def test_a_process_speaks_the_protocol_it_was_told(tmp_path: Path) -> None:
         (["--kv-capacity", "8"], "--kv-capacity"),
         (["--kv-transfer-config", "{}"], "--kv-transfer-config: kv_connector"),
         (["--kv-transfer-config", "{}", "--protocol", "sglang"], "--kv-transfer-config: only with --protocol vllm"),
+        (["--kv-events-config", "{}"], "--kv-events-config: enable_kv_cache_events"),
         (["--max-model-len", "99999"], "--max-model-len"),
         (["--fault", '{"x": 1}'], "unknown fault"),
         (["--fault", "5"], "--fault"),

@@ -11,6 +11,7 @@ from weft_core.kv_block_keys import START, block_keys, id_bytes, prompt_extras
 from weft_core.prefix_sketch import covered, link_digest
 from weft_router.kv_events.engine_cache import CHECK_S, DISAGREEMENTS, EngineCache
 from weft_router.kv_events.prompt_links import MAX_OF_PROMPT, PromptLinks, ServedPrompt
+from weft_router.kv_events.session_blocks import STRIDE, SessionBlocks
 from weft_router.openai.token_ids import TokenIds
 from weft_router.telemetry.metrics import Metrics
 from weft_router_tests.stack import is_so, until
@@ -29,7 +30,9 @@ class Clock:
 def prompt(ids: list[int], *links: str, scope: str = "t", salt: str | None = None) -> ServedPrompt:
     """Return a prompt whose links have equal shares of its tokens."""
     tokens = [len(ids) * (i + 1) // len(links) for i in range(len(links))]
-    return ServedPrompt(scope, links, tokens, TokenIds("I", ids), len(ids), prompt_extras(None, salt))
+    return ServedPrompt(
+        f"session of {links[0]}", scope, links, tokens, TokenIds("I", ids), len(ids), prompt_extras(None, salt)
+    )
 
 
 class Worker:
@@ -136,6 +139,32 @@ async def test_gauges_say_what_is_kept() -> None:
     assert metrics.kv_events_trusted.labels().value == 0
     worker.batch({"type": "BlockMoved"})
     assert metrics.kv_events_refused.labels("unknown-event").value == 1
+
+
+async def test_of_each_session_it_is_known_how_much_is_kept() -> None:
+    worker = Worker()
+    ids = list(range(100))
+    hashes = worker.store(ids)
+    await worker.serve(prompt(ids, "a"))
+    session = "session of a"
+    assert worker.cache.kept_tokens(session) is None, "events are not trusted yet"
+    assert worker.links("a") == 1
+    assert worker.cache.kept_tokens(session) is None, "nothing is gone"
+    assert worker.cache.kept_tokens("another") is None
+    worker.batch({"type": "BlockRemoved", "block_hashes": hashes[:19:-1], "medium": "GPU"})
+    assert worker.cache.kept_tokens(session) == 2 * STRIDE * SIZE, "20 of 25 blocks, to a multiple of 8"
+    worker.batch({"type": "BlockRemoved", "block_hashes": hashes[19::-1], "medium": "GPU"})
+    assert worker.cache.kept_tokens(session) == 0
+    short = prompt(ids[:8], "short")
+    await worker.serve(short)
+    assert worker.cache.kept_tokens("session of short") is None, "too short to be remembered"
+
+
+def test_sessions_are_bounded() -> None:
+    sessions = SessionBlocks(limit=2)
+    for name in ("a", "b", "a", "c"):
+        sessions.record(name, range(1, 100))
+    assert [sessions.kept(name, lambda _: False) for name in "abc"] == [0, None, 0]
 
 
 @pytest.mark.component

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.registry import BINDINGS, MODES, ORDERS, POLICIES, REASONS
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.roles.standalone import Standalone
@@ -145,3 +146,33 @@ def test_a_sessions_pace_is_that_of_all_its_rounds() -> None:
     latencies.of("c")
     assert latencies.of("a").gaps == 3
     assert latencies.of("b") == SessionLatency()
+
+
+class Dropped:
+    """What a worker knows of its engine's cache: of every session it keeps 8 tokens."""
+
+    def kept_tokens(self, _session: str) -> int | None:
+        return 8
+
+    def served(self, _prompt: object) -> None:
+        """Take no prompt in."""
+
+    def describe(self, record: WorkerRecord) -> WorkerRecord:
+        return record
+
+    def observe(self) -> None:
+        """Count nothing."""
+
+
+@pytest.mark.component
+async def test_history_that_the_engine_dropped_counts_as_new(stack: Stack) -> None:
+    """Without a handle a history is where it was made, unless the engine's events say that it is not."""
+    stack.config = router_json(routing={"policy": "always-remote"}, engine={"bidirectional": False})
+    await stack.up()
+    assert await rounds(stack, 2) == [("remote", "always-remote"), ("local", "history-unreadable")]
+    stack.worker_of("d0").kv_cache = cast(Any, Dropped())
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "be brief " * 100}]
+    for _ in range(2):
+        answer = await stack.chat(messages, session="other", stream=True)
+        messages += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": "go on"}]
+    assert (answer.headers["X-Weft-Route"], answer.headers["X-Weft-Reason"]) == ("remote", "always-remote")

@@ -178,6 +178,8 @@ def left_out(spec: DisaggInferenceServiceSpec, *, given: bool) -> tuple[str, ...
         said.append("spec.telemetry.otlpEndpoint: no spans are sent")
     if spec.engine.type != "mock" and not given:
         said.append(f"spec.engine.type {spec.engine.type}: mock engines stand in for it; --engine names real ones")
+    if spec.engine.kv_events is not None:
+        said.append("spec.engine.kvEvents: the router is one process, which estimates what engines have cached")
     if spec.kv_cache is not None and not given:
         if spec.engine.type not in ("mock", "vllm"):
             said.append(f"spec.kvCache: mock engines that stand in for {spec.engine.type} keep KV in none of its tiers")
@@ -192,8 +194,13 @@ def engine_part(rendering: Rendering, engine: Engine, *, folder: Path, time_scal
     if spec.engine.type != "mock":  # arguments of the real engine mean nothing to its stand-in
         real = rendering.engine(worker.role)
         spec = spec.model_copy(update={"engine": real.model_copy(update={"args": []})})
-    # A mock engine loads no weights, and here nothing has downloaded any.
-    spec = spec.model_copy(update={"model": spec.model.model_copy(update={"source": None})})
+    # A mock engine loads no weights, and here nothing has downloaded any; nobody listens to KV events.
+    spec = spec.model_copy(
+        update={
+            "model": spec.model.model_copy(update={"source": None}),
+            "engine": spec.engine.model_copy(update={"kv_events": None}),
+        }
+    )
     profile = profile_key(worker.pool) if worker.pool in record.profiles else "profile.json"
     request = EngineRequest(
         role=worker.role,

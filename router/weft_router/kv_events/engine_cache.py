@@ -19,6 +19,7 @@ from weft_core.kv_index import LIMIT, TIERS, BlockIndex
 from weft_core.prefix_sketch import sketch_of
 from weft_router.kv_events.prompt_links import PromptLinks, ServedPrompt
 from weft_router.kv_events.rank_cache import SLICE, RankCache
+from weft_router.kv_events.session_blocks import SessionBlocks
 from weft_router.kv_events.subscriber import KvEventSubscriber
 from weft_router.telemetry.metrics import Metrics
 
@@ -51,6 +52,7 @@ class EngineCache:
         self._served: deque[ServedPrompt] = deque(maxlen=MAX_WAITING)
         self._came = asyncio.Event()
         self._links = PromptLinks()
+        self._sessions = SessionBlocks()
         self._checks: deque[tuple[float, int]] = deque(maxlen=MAX_WAITING)
         self._missing = DISAGREEMENTS
         self._sketch: tuple[tuple[int, ...], str] = ((), "")
@@ -81,6 +83,17 @@ class EngineCache:
         """Take in a prompt that the engine has just served."""
         self._served.append(prompt)
         self._came.set()
+
+    def kept_tokens(self, session: str) -> int | None:
+        """Return how many tokens of a session's last round the engine keeps, in any tier, of the rank that keeps most.
+
+        None where nothing is known to be gone.
+        """
+        if not self.trusted:
+            return None
+        indexes = [rank.index for rank in self.ranks]
+        blocks = self._sessions.kept(session, lambda key: any(index.reach(key).kept for index in indexes))
+        return None if blocks is None else blocks * self.block_tokens
 
     def lost(self) -> None:
         """Forget everything: the engine is gone, and its cache with it."""
@@ -119,6 +132,7 @@ class EngineCache:
             extras = extras[-1:]
             await asyncio.sleep(0)
         self._links.record(prompt, keys, size)
+        self._sessions.record(prompt.session, keys)
         blocks = prompt.prompt_tokens // size
         if 0 < blocks <= len(keys):
             self._checks.append((self._clock() + CHECK_S, keys[blocks - 1]))

@@ -21,6 +21,7 @@ MAX_OF_PROMPT: Final = 32
 class ServedPrompt(NamedTuple):
     """A prompt and the answer's tokens that have KV: ``tokens`` are those up to each link of ``chain``."""
 
+    session: str
     scope: str
     chain: Sequence[str]
     tokens: Sequence[int]

@@ -28,12 +28,12 @@ class SessionBlocks:
     def kept(self, session: str, whole: Callable[[int], bool]) -> int | None:
         """Return how many blocks are kept; ``whole`` says of a block whether it and all before it are.
 
-        None for a session that is not remembered.
+        None where nothing is known to be gone: all are kept, or the session is not remembered.
         """
         keys = self._keys.get(session)
-        if keys is None:
+        if keys is None or not keys or whole(keys[-1]):
             return None
-        low, high = 0, len(keys)
+        low, high = 0, len(keys) - 1
         while low < high:
             middle = (low + high) // 2
             if whole(keys[middle]):

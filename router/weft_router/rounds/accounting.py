@@ -204,20 +204,21 @@ class Accounting:
         clock: TokenClock | None,
     ) -> None:  # fmt: skip
         prefix_match, facts = rnd.prefix_match, rnd.facts
-        history = min(prefix_match.task.history or prefix_match.forgone, prompt_tokens)
+        history = min(prefix_match.task.history + prefix_match.forgone, prompt_tokens)
+        held = min(prefix_match.task.history, prompt_tokens) if prefix_match.continues else 0
         self._meter.of(rnd.phase, rnd.route, rnd.class_).finished(
             index=prefix_match.index + 1, history=history, increment=prompt_tokens - history, decode=completion,
             gap_s=prefix_match.gap_s, clock=clock,
         )  # fmt: skip
         self._answers.learn(completion)
-        self._count_intake(prompt_tokens - (history if prefix_match.continues else 0) + completion)
+        self._count_intake(prompt_tokens - held + completion)
         facts["prompt_tokens"] = prompt_tokens
         facts["completion_tokens"] = completion
         facts["history"] = history
         cached = prefilled.cached_tokens if prefilled is not None else reply.cached_tokens
         moved = 0
         if prefilled is not None:
-            moved = prompt_tokens - (history if prefix_match.continues else 0)
+            moved = prompt_tokens - held
         if cached is None:
             self._meter.moved(to_decode=moved * self._bytes_per_token)
             return

@@ -332,6 +332,11 @@ class DecodeService:
             readers = self.prefill_workers.with_room(tokens, prefix_match.handle, adapter=inference.version)
             if local_only or not inference.transferable or not readers:
                 prefix_match = prefix_match.recomputed()
+        cache = self.worker.kv_cache
+        if cache is not None and prefix_match.continues and prefix_match.handle is None:  # else it is kept to be read
+            kept = cache.kept_tokens(session)
+            if kept is not None and kept < prefix_match.task.history:
+                prefix_match = prefix_match.evicted(kept)
         if prefix_match.lost is not None:
             self._metrics.kv_handles.labels(prefix_match.lost).inc()
             if prefix_match.spare is not None:

@@ -27,6 +27,7 @@ def served_prompt(
     units = len(inference.prompt) if text else sum(prompt_history.sizes)
     chain, tokens = prompt_chain(inference, prompt_history, max(units, 1) / (prompt_tokens if text else held))
     return ServedPrompt(
+        rnd.session,
         scope_of(rnd.scheduling.tenant, inference.adapter),
         chain,
         tokens,

@@ -71,7 +71,12 @@ class PrefixMatch:
     away: bool = False
     """Whether the history is on a worker that the session left: it is read with the handle, or recomputed."""
     forgone: int = 0
-    """Tokens of history on a worker that the session left, which are recomputed."""
+    """Tokens of history that are recomputed: on a worker that the session left, or dropped by the engine."""
+
+    def evicted(self, kept: int) -> "PrefixMatch":
+        """Return the match of a round of whose history the engine keeps so many tokens: the rest is new to it."""
+        gone = self.task.history - kept
+        return replace(self, task=PrefillTask(kept, self.task.increment + gone), forgone=self.forgone + gone)
 
     def recomputed(self) -> "PrefixMatch":
         """Return the match of a round whose history on the previous worker cannot be read: all is computed here."""
