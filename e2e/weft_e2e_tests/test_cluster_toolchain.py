@@ -78,6 +78,19 @@ def test_others_are_built_for_who_asks(builder: Builder) -> None:
     assert toolchain.tool_path("kube-router").exists()
 
 
+def test_of_some_modules_manifests_are_kept_and_no_program_is_built(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "module/config/crd/standard"
+    folder.mkdir(parents=True)
+    (folder / "httproutes.yaml").write_text("kind: CustomResourceDefinition")
+    monkeypatch.setattr(golang, "run", lambda *_, **__: json.dumps({"Dir": str(tmp_path / "module")}))
+    toolchain.build_all(lambda _: None, frozenset({"gateway-api"}))
+    assert builder.calls == []
+    assert [path.name for path in toolchain.manifests_of("gateway-api")] == ["httproutes.yaml"]
+    assert toolchain.missing(frozenset({"gateway-api"})) == []
+
+
 def test_fake_nodes_build_their_program_for_a_cluster_that_runs(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
