@@ -263,4 +263,4 @@ def test_the_command_says_why_there_is_no_match(tmp_path: Path, capsys: pytest.C
 
 def test_a_plans_options_do_not_go_with_rate_matching(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "-f", "x.yaml", "--rate-match", "--top", "2"]) == 2
-    assert "--rate-match makes no plan: leave --diff and --top out" in capsys.readouterr().err
+    assert "--rate-match makes no plan: leave --diff, --top and --kv-tiers out" in capsys.readouterr().err
