@@ -312,6 +312,31 @@ def test_what_fills_a_cache_is_read_where_there_is_one_or_may_be(server: Scripte
     assert asked == {"before", "demo-weights", "mine"}, "each by its name"
 
 
+def test_the_claim_of_a_tier_is_read_where_one_is_named(server: Scripted) -> None:
+    service: Manifest = {"metadata": {"name": "demo", "namespace": "default", "uid": "o"}}
+    server.on("GET", "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo", service)
+    for path in (*KINDS, "policy/v1/poddisruptionbudgets"):
+        group, version, plural = path.split("/")
+        server.on("GET", f"/apis/{group}/{version}/namespaces/default/{plural}", {"items": []})
+    for plural in ("services", "serviceaccounts", "pods", "configmaps"):
+        server.on("GET", f"{ROOT}/{plural}", {"items": []})
+
+    def seen(disk: Manifest) -> object:
+        service["spec"] = {"kvCache": {"cpu": {"size": "1Gi"}, "disk": disk}}
+        found = observe.observe(server.api, KEY)
+        assert found is not None
+        return found.tier_claims
+
+    assert seen({"size": "1Gi"}) == {}
+    assert not [asked for asked in server.asked if "persistentvolumeclaims" in asked[1]]
+    assert seen({"size": "1Gi", "claim": "kv"}) == {"kv": None}, "it does not exist"
+    claim = {"metadata": {"name": "kv"}, "status": {"phase": "Bound"}}
+    server.on("GET", f"{ROOT}/persistentvolumeclaims/kv", claim)
+    assert seen({"size": "1Gi", "claim": "kv"}) == {"kv": claim}
+    server.on("GET", f"{ROOT}/persistentvolumeclaims/kv", {"message": "no"}, status=403)
+    assert seen({"size": "1Gi", "claim": "kv"}) == {}, "nothing is known of it"
+
+
 @pytest.mark.parametrize(
     ("data", "found"),
     [({"all": "c2stMQ=="}, True), ({"all": ""}, False), ({"all": "ICA="}, False), ({"other": "c2stMQ=="}, False)],
@@ -383,3 +408,20 @@ def test_capacity_is_read_from_nodes_and_all_pods(server: Scripted) -> None:
     server.on("GET", "/api/v1/nodes", {"message": "no"}, status=403)
     now += 3.0
     assert machines.capacity(pools, KEY) is None
+
+
+def test_the_memory_of_nodes_is_listed_once_a_minute_and_unknown_without_the_right(server: Scripted) -> None:
+    def node(name: str, memory: str) -> Manifest:
+        return {"metadata": {"name": name}, "status": {"allocatable": {"memory": memory}}}
+
+    pools = [Pool(name="a", gpu_type="nvidia-h20"), Pool(name="b", gpu_type="nvidia-h20", node_selector={"x": "y"})]
+    server.on("GET", "/api/v1/nodes", {"items": [node("x", "64Gi"), node("y", "1Gi")]})
+    now = 0.0
+    machines = NodeInventory(server.api, clock=lambda: now)
+    assert machines.memory(pools) == {"a": 64 * 2**30}
+    now += 59.0
+    assert machines.memory(pools) == {"a": 64 * 2**30}
+    assert [asked[1] for asked in server.asked] == ["/api/v1/nodes"], "no pod is listed for it"
+    server.on("GET", "/api/v1/nodes", {"message": "no"}, status=403)
+    now += 2.0
+    assert machines.memory(pools) == {}

@@ -108,7 +108,7 @@ class KvDiskWatch:
     def _set(self, faults: Faults) -> None:
         present = {kind for kind, _ in faults}
         for kind in DISK_FAULTS:
-            self._metrics.faults.labels(kind).set(kind in present)
+            self._metrics.faults.labels(kind).set(float(kind in present))
         if faults != self._faults:
             self._faults = faults
             self._on_change()
