@@ -142,7 +142,7 @@ def test_a_ratio_is_of_the_seeds_that_both_have() -> None:
 
 
 def test_a_contender_that_held_the_goal_nowhere_counts_with_the_lowest_rate_tried() -> None:
-    """It may be better than another whose goodput is known, and the ratio is then at least the one that is told."""
+    """It may be better than another whose goodput is known; the ratio is a lower bound then."""
     firm, open_ended = list(PEERS)[:2]
     record = record_of((DEFAULT, 2.0, 0.2), (firm, 1.0, 0.2), (open_ended, 1.6, 0.2))
     unheld = [one for one in record.rows if one.contender != open_ended or one.rate > 1.7]

@@ -89,7 +89,7 @@ async def test_the_index_has_what_the_engine_keeps(engine: EngineProcess) -> Non
     task = asyncio.create_task(reader.subscriber.run())
     try:
         number = 0
-        while not reader.cache.expected:  # the engine connects anew a few times a second
+        while not reader.cache.expected:  # the engine reconnects a few times a second
             await ids_of(engine, f"Word {number}. " + WORDS * 2)
             number += 1
         first = await ids_of(engine, WORDS * 20)

@@ -94,7 +94,7 @@ def renamed(manifest: Object, served: str) -> Object:
 
 
 def test_one_address_lists_the_models_of_all_services_and_serves_them(weft: Installed, behind: Behind) -> None:
-    """It was there before the services were, and nobody has told it of them."""
+    """It was there before the services, and finds them by watching."""
     pods = system_pages(weft, "gateway")
     assert len(pods) == 2
     assert all(COMPILED in page for page in pods.values())

@@ -282,7 +282,8 @@ def test_a_service_is_observed_with_all_that_is_its_own(server: Scripted) -> Non
     assert secrets == [f"{ROOT}/secrets/demo-token"], "Secrets are read by name"
 
 
-def test_what_fills_a_cache_is_read_where_there_is_one_or_may_be(server: Scripted) -> None:
+def lone_service(server: Scripted) -> Manifest:
+    """Serve a service without any object of its own; return it, to be changed."""
     service: Manifest = {"metadata": {"name": "demo", "namespace": "default", "uid": "o"}}
     server.on("GET", "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo", service)
     for path in (*KINDS, "policy/v1/poddisruptionbudgets"):
@@ -290,6 +291,11 @@ def test_what_fills_a_cache_is_read_where_there_is_one_or_may_be(server: Scripte
         server.on("GET", f"/apis/{group}/{version}/namespaces/default/{plural}", {"items": []})
     for plural in ("services", "serviceaccounts", "pods", "configmaps"):
         server.on("GET", f"{ROOT}/{plural}", {"items": []})
+    return service
+
+
+def test_what_fills_a_cache_is_read_where_there_is_one_or_may_be(server: Scripted) -> None:
+    service = lone_service(server)
     volumes = [{"name": "model", "persistentVolumeClaim": {"claimName": "before"}}]
     job = {**owned("o"), "kind": "Job", "spec": {"template": {"spec": {"volumes": volumes}}}}
     job["metadata"]["labels"] = {"app.kubernetes.io/component": "weights"}
@@ -313,13 +319,7 @@ def test_what_fills_a_cache_is_read_where_there_is_one_or_may_be(server: Scripte
 
 
 def test_the_claim_of_a_tier_is_read_where_one_is_named(server: Scripted) -> None:
-    service: Manifest = {"metadata": {"name": "demo", "namespace": "default", "uid": "o"}}
-    server.on("GET", "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo", service)
-    for path in (*KINDS, "policy/v1/poddisruptionbudgets"):
-        group, version, plural = path.split("/")
-        server.on("GET", f"/apis/{group}/{version}/namespaces/default/{plural}", {"items": []})
-    for plural in ("services", "serviceaccounts", "pods", "configmaps"):
-        server.on("GET", f"{ROOT}/{plural}", {"items": []})
+    service = lone_service(server)
 
     def seen(disk: Manifest) -> object:
         service["spec"] = {"kvCache": {"cpu": {"size": "1Gi"}, "disk": disk}}
@@ -343,13 +343,7 @@ def test_the_claim_of_a_tier_is_read_where_one_is_named(server: Scripted) -> Non
 )
 def test_a_secret_counts_only_when_it_holds_something(server: Scripted, data: dict[str, str], found: bool) -> None:
     ref = {"name": "keys", "key": "all"}
-    service: Manifest = {"metadata": {"name": "demo", "namespace": "default", "uid": "o"}}
-    server.on("GET", "/apis/weft.dev/v1alpha1/namespaces/default/disagginferenceservices/demo", service)
-    for path in (*KINDS, "policy/v1/poddisruptionbudgets"):
-        group, version, plural = path.split("/")
-        server.on("GET", f"/apis/{group}/{version}/namespaces/default/{plural}", {"items": []})
-    for plural in ("services", "serviceaccounts", "pods", "configmaps"):
-        server.on("GET", f"{ROOT}/{plural}", {"items": []})
+    service = lone_service(server)
     secret = {"metadata": {"name": "keys"}, "type": "weft.dev/credentials", "data": data}
     server.on("GET", f"{ROOT}/secrets/keys", secret)
 

@@ -1,4 +1,4 @@
-"""KV events: the flags of each engine and what sidecars are told, for one rank and several, on one node and several."""
+"""KV events: the flags of engines and the settings of sidecars, for one rank and several, on one node and several."""
 
 import json
 from typing import Any
@@ -28,12 +28,12 @@ from weft_operator_tests.valid import (
 )
 
 
-def told(body: Manifest) -> Manifest:
+def with_events(body: Manifest) -> Manifest:
     """Return a service whose engines publish KV events."""
     return changed(body, "spec.engine.kvEvents", "Enabled")
 
 
-BODIES = {"mock": told(service()), "vllm": told(vllm_service()), "sglang": told(sglang_service())}
+BODIES = {"mock": with_events(service()), "vllm": with_events(vllm_service()), "sglang": with_events(sglang_service())}
 
 
 @pytest.mark.parametrize("engine", sorted(BODIES))
@@ -108,7 +108,7 @@ def test_connectors_of_tiers_name_each_block() -> None:
 
 @pytest.mark.parametrize("body", [neuron_service(), tensorrt_llm_service()])
 def test_engines_without_events_are_refused(body: Manifest) -> None:
-    messages: Any = service_messages(told(body))
+    messages: Any = service_messages(with_events(body))
     assert any(
         "spec.engine.kvEvents: tensorrt-llm and neuron publish no KV events; remove it" in str(one) for one in messages
     )
@@ -121,4 +121,4 @@ def test_the_flag_is_the_operators(engine: EngineType) -> None:
 
 def test_events_make_no_other_revision() -> None:
     body = vllm_service()
-    assert rendering(told(body)).revision == rendering(body).revision
+    assert rendering(with_events(body)).revision == rendering(body).revision

@@ -94,10 +94,10 @@ def test_a_long_event_is_taken_in_by_slices() -> None:
     ],
 )
 def test_what_says_nothing_of_prompts_is_counted_and_left_out(event: Event, outcome: str) -> None:
-    told: list[str] = []
-    cache = RankCache(BlockIndex(), refused=told.append)
+    refused: list[str] = []
+    cache = RankCache(BlockIndex(), refused=refused.append)
     take(cache, 0, stored([1], [1, 2, 3, 4]), event)
-    assert told == [outcome]
+    assert refused == [outcome]
     assert cache.outcomes[outcome] == 1  # type: ignore[index]
     assert len(cache.index) == 1
 

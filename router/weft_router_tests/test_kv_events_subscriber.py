@@ -1,4 +1,4 @@
-"""KV events over real sockets: gaps are replayed, restarts of either side are survived, and losses are told."""
+"""KV events over real sockets: gaps are replayed, restarts of either side are survived, and losses are reported."""
 
 import asyncio
 import logging
@@ -248,9 +248,9 @@ async def test_a_port_that_is_in_use_is_told_and_tried_again(
         other.bind(f"tcp://127.0.0.1:{port}")
         async with publishing(port) as publisher, reading(port) as reader:
 
-            async def told() -> bool:
+            async def reported() -> bool:
                 return "kv_events_port" in caplog.messages
 
-            await until(told)
+            await until(reported)
             other.close(linger=0)
             await connected(publisher, reader)

@@ -53,7 +53,7 @@ def mesh_marks(rendering: Rendering, component: str, *, nodes: int = 1) -> Marks
 def mesh_objects(rendering: Rendering) -> tuple[Manifest, ...]:
     """Return what has Istio refuse connections from outside of the mesh, where the spec says so.
 
-    It counts for the ports that go through the proxies. Linkerd is told so by an annotation of the pods.
+    It applies to the ports that go through the proxies. For Linkerd it is an annotation of the pods.
     """
     if rendering.mesh != "istio" or not _is_strict(rendering):
         return ()

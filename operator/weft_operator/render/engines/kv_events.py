@@ -24,7 +24,7 @@ def events_port(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> int
 
 
 def events_flag(spec: DisaggInferenceServiceSpec, request: EngineRequest, *, enabled: bool = True) -> list[str]:
-    """Return the flag, if events are published; ``enabled``: whether the engine has to be told so besides."""
+    """Return the flag, if events are published; ``enabled``: whether the engine needs that stated besides."""
     port = events_port(spec, request)
     if not port:
         return []
