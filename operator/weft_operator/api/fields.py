@@ -67,6 +67,7 @@ Quantity = Annotated[
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
+            "minimum": 0,
             "pattern": QUANTITY_PATTERN,
             "maxLength": 32,
         }
@@ -90,6 +91,8 @@ AnyDegree = Annotated[
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
+            "minimum": 1,
+            "maximum": 4096,
             "pattern": DEGREE_PATTERN,
             "maxLength": 20,
         }
