@@ -26,10 +26,18 @@ from bench.router.peers import SGLANG, VLLM
 log = logging.getLogger("bench.live")
 
 RESULTS = Path(__file__).with_name("results.json")
+SEEDS = (1, 2, 3)
+
+
+def seeds_after(count: int) -> tuple[int, ...]:
+    """Return so many further seeds."""
+    return tuple(range(SEEDS[-1] + 1, SEEDS[-1] + 1 + count))
+
+
 EXTENTS = {
-    "full": Extent(FULL, seeds=(1, 2, 3), share=0.5, at_once=14, minutes=58.0, further=(4, 5, 6)),
+    "full": Extent(FULL, seeds=SEEDS, share=0.5, at_once=14, minutes=58.0, further=seeds_after(3)),
     "quick": Extent(
-        QUICK, seeds=(1, 2, 3), share=1.0, at_once=14, minutes=10.0,
+        QUICK, seeds=SEEDS, share=1.0, at_once=14, minutes=10.0,
         only=(DEFAULT, "weft/imd", "remote-jsq", AMPD, "vllm cache_aware", "vllm sticky_least_loaded"),
     ),
     "tiny": Extent(
@@ -45,6 +53,7 @@ EXTENTS = {
 @click.option("--cells", help=f"Cells, by comma, of {', '.join(CELLS)}.")
 @click.option("--only", help="Contenders, by comma, such as default,weft/imd,vllm cache_aware.")
 @click.option("--share", type=click.FloatRange(0.01, 10), help="Share of each cell's sessions that a run has.")
+@click.option("--further", type=click.IntRange(1, 40), help="How many further seeds decide.  [default: 3]")
 @click.option("--at-once", type=click.IntRange(1, 16), help="Most runs beside each other.  [default: 14]")
 @click.option("--minutes", type=click.FloatRange(0.1), help="Start no run that would end after this time.")
 @click.option("--slower", type=click.FloatRange(0.5, 20), help="How many times as long everything takes.  [default: 1]")
@@ -62,6 +71,7 @@ def main(
     cells: str | None,
     only: str | None,
     share: float | None,
+    further: int | None,
     at_once: int | None,
     minutes: float | None,
     slower: float | None,
@@ -88,7 +98,7 @@ def main(
         given = {
             "cells": _cells(cells), "only": tuple(only.split(",")) if only else None,
             "share": share, "at_once": at_once, "minutes": minutes, "slow": slower, "front": front,
-            "compiled": compiled,
+            "compiled": compiled, "further": None if further is None else seeds_after(further),
         }  # fmt: skip
         extent = replace(extent, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         record = _measured(extent, size or "full", results, resume=resume and results.exists())

@@ -8,6 +8,7 @@ from bench.live.cells import CELLS
 from bench.live.contenders import AMPD, DEFAULT, PEERS
 from bench.live.record import Record
 from bench.live.search import Bound, Goodput, Ratio, Shares, geometric_mean, goodput_of, ratio, seeds_of, with_seeds
+from bench.live.shift import shift_ratio
 
 NO_REGRET, PEER_AIM, AMPD_AIM, WRONG_PROFILE = 0.95, 1.25, 2.0, 0.9
 """Of the best contender in every cell; of the best peer, and of AMPD's rule, as geometric means over the cells; of the
@@ -21,7 +22,7 @@ class CellResult:
     ``best`` and ``peer`` are the best contender beside the default and the best peer, by the seeds that each has in
     common with the default; None where there is none. So are the ratios: some contenders ran with one seed only. The
     best was chosen by what it showed, which flatters it, so further seeds alone compare it where they have the goal of
-    either between two rates.
+    both between two rates: by all their runs, as those that are near the goal decide too much by chance.
     """
 
     cell: str
@@ -64,19 +65,22 @@ def result_of(record: Record, cell: str) -> CellResult:
     default = found.get(DEFAULT)
     further = set(record.further)
 
-    def over(name: str | None, *, by_further: bool = False) -> Ratio | None:
+    def over(name: str | None) -> Ratio | None:
         if default is None or name is None or name not in found:
             return None
         mine, other = record.shares(cell, DEFAULT), record.shares(cell, name)
-        common = seeds_of(mine) & seeds_of(other)
-        if by_further:
-            tried = [_whole(with_seeds(shares, common & further)) for shares in (mine, other)]
-        else:
-            tried = [with_seeds(shares, common - further) for shares in (mine, other)]
-        if not all(tried):
+        common = (seeds_of(mine) & seeds_of(other)) - further
+        if not common:
             return None
-        one, another = map(goodput_of, tried)
-        return None if by_further and one.bound == another.bound != "" else ratio(one, another)
+        return ratio(*(goodput_of(with_seeds(shares, common)) for shares in (mine, other)))
+
+    def by_further(name: str | None) -> Ratio | None:
+        if name is None:
+            return None
+        tried = [with_seeds(record.shares(cell, one), further) for one in (DEFAULT, name)]
+        whole = [_whole(shares) for shares in tried]
+        firm = all(whole) and not any(goodput_of(shares).bound for shares in whole)
+        return shift_ratio(*tried) if firm else None
 
     def strongest(names: list[str]) -> str | None:
         """Return who may be the best: one that held the goal at no rate tried counts with the lowest of these."""
@@ -85,7 +89,7 @@ def result_of(record: Record, cell: str) -> CellResult:
 
     best = strongest([one for one in ranked if one != DEFAULT])
     peer = strongest([one for one in ranked if one in PEERS])
-    return CellResult(cell, ranked, best, peer, over(best, by_further=True) or over(best), over(peer), over(AMPD))
+    return CellResult(cell, ranked, best, peer, by_further(best) or over(best), over(peer), over(AMPD))
 
 
 def _whole(shares: Shares) -> Shares:

@@ -46,7 +46,10 @@ METHOD = """## Method
 FURTHER = """Where the
   default is less than {close:g} times as good as the best other, {count} further seeds with {more:g} times the sessions
   decide between the two: the other was chosen by what it showed, which flatters it. The goodputs of the two are of
-  these runs, and lower than in short ones, in which queues have no time to build up."""
+  these runs, and lower than in short ones, in which queues have no time to build up. Their ratio is of all these runs,
+  not of the two rates around the goal alone: it says how far apart the two curves of attainment are along the rate (the
+  logit of attainment is fitted with one slope for both, and an offset for each seed; ± is of the jackknife over
+  seeds)."""
 
 BUSY = """{rows} runs. A run is spoilt if the client was late by 0.1 s at P99, the engines lost 0.5 s, or a round's
   processes waited 0.4 s for a core (times the slowdown). It is made once more at half the speed: engines, pauses and

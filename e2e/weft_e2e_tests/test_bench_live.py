@@ -28,6 +28,7 @@ from bench.live.search import (
     ratio,
     step_of,
 )
+from bench.live.shift import shift_ratio
 from bench.live.workloads import CONTEXT, KINDS, Kind, sample_of
 from bench.router.peers import Backends
 
@@ -129,6 +130,35 @@ def test_ratios_pair_seeds_and_keep_bounds() -> None:
     assert math.isnan(geometric_mean([]))
 
 
+def logistic(truth: float, seeds: dict[int, float], steps: tuple[int, ...]) -> dict[int, dict[int, float]]:
+    """Return attainment that holds the goal up to a step, less or more by seed."""
+    return {
+        step: {seed: 1 / (1 + math.exp(-math.log(9) - hard + 0.4 * (step - truth))) for seed, hard in seeds.items()}
+        for step in steps
+    }
+
+
+def test_a_shift_between_curves_is_found_from_different_rates_and_seeds() -> None:
+    seeds = {4: 0.5, 5: 0.0, 6: -0.5}
+    found = shift_ratio(logistic(6, seeds, (4, 6, 8)), logistic(4, seeds, (2, 4, 6)))
+    assert found.value == pytest.approx(2 ** (2 / PER_OCTAVE), rel=0.01)
+    assert found.interval.low == pytest.approx(found.value, rel=0.01), "nothing is left to chance"
+    hardest_late = logistic(4, {4: 0.5, 5: 0.0}, (2,)) | logistic(4, seeds, (4, 6))
+    assert shift_ratio(logistic(6, seeds, (6, 8)), hardest_late).value == pytest.approx(found.value, rel=0.01)
+    with pytest.raises(ValueError, match="two rates or more"):
+        shift_ratio({4: {4: 0.9}}, {4: {4: 0.8}})
+    assert math.isnan(shift_ratio(logistic(6, {4: 0}, (4, 8)), logistic(4, {4: 0}, (4, 8))).interval.low)
+
+
+def test_a_run_that_goes_wrong_moves_the_shift_less_than_the_goodput() -> None:
+    seeds = {4: 0.5, 5: 0.0, 6: -0.5}
+    mine, other = logistic(4, seeds, (0, 2, 4, 6, 8)), logistic(4, seeds, (0, 2, 4, 6, 8))
+    mine[4][5] -= 0.3
+    assert ratio(goodput_of(mine), goodput_of(other)).value < 0.91
+    assert 0.93 < shift_ratio(mine, other).value < 1
+    assert shift_ratio(mine, other).interval.high > 1
+
+
 def test_a_ratio_is_of_the_seeds_that_both_have() -> None:
     """A contender that ran with the easiest seed alone is no better for it."""
     peer = next(iter(PEERS))
@@ -200,7 +230,7 @@ def test_further_seeds_decide_between_the_default_and_the_best_other() -> None:
     found = result_of(both, "balanced")
     assert found.best == "weft/imd"
     assert found.of_best is not None
-    assert found.of_best.value == pytest.approx(result_of(later, "balanced").goodputs[DEFAULT].rate / 1.7, rel=0.03)
+    assert found.of_best.value == pytest.approx(1.9 / 1.7, rel=0.03)
     assert found.goodputs[DEFAULT] == result_of(replace(later, rows=longer), "balanced").goodputs[DEFAULT]
     assert found.goodputs["weft/ia"] == result_of(first, "balanced").goodputs["weft/ia"]
     unfinished = [row for row in longer if row.seed < 6 or row.step == longer[0].step]
