@@ -126,7 +126,7 @@ def _measured(extent: Extent, name: str, results: Path, *, resume: bool) -> Reco
         raise click.ClickException(str(error)) from error
     took = (time.monotonic() - began) / 60
     form = "compiled, as in its image" if extent.compiled else "interpreted"
-    again = "continued" if resume else f"{took:.1f} minutes"
+    again = f"continued for {took:.1f} minutes" if resume else f"{took:.1f} minutes"
     record.how = f"This one is of a {name} run ({again}, up to {extent.at_once} runs at a time); Weft runs {form}."
     record.machine = machine()
     save(record, results)

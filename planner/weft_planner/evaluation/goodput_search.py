@@ -160,7 +160,8 @@ def goodputs(trials: Trials, candidate: Candidate, bracket: GoodputBracket, *, r
 
     Runs of one seed tell where to begin: from their bracket on they close in on two rates that are FINE steps apart.
     All seeds then run at these two, and at others when they disagree; attainment is taken as linear between the two. A
-    single seed's goodput differs from the mean by what its attainment does, along a whole step's slope.
+    single seed's goodput differs from the mean by what its attainment does, along the steeper of the slopes between the
+    two and over a whole step.
     """
 
     def one(at: int) -> float:
@@ -181,6 +182,7 @@ def goodputs(trials: Trials, candidate: Candidate, bracket: GoodputBracket, *, r
     crossing = lower + (upper - lower) * (mean - goal) / (mean - fmean(above))
     rung = low // FINE * FINE
     fall = max(one(rung) - one(rung + FINE), LEAST_FALL) / (rate * (_multiple(rung + FINE) - _multiple(rung)))
+    fall = max(fall, (mean - fmean(above)) / (upper - lower))
     return [max(0.0, crossing + (share - mean) / fall) for share in below]
 
 
