@@ -120,6 +120,10 @@ class Engine:
             self._next_rank = (rank + 1) % self._ranks
         return f"{self.proof}{RANK_HEADER}: {rank}\r\n"
 
+    def rank_of(self, session: str) -> int | None:
+        """Return the data-parallel rank of a session, None where it has none yet."""
+        return 0 if self._ranks == 1 else self._rank_of.get(session)
+
     @property
     def has_plugin_page(self) -> bool:
         """Return whether an engine of this kind could have the plug-in."""

@@ -29,6 +29,8 @@ MAX_WAITING: Final = 256
 """Served prompts that wait to be taken in; of more the oldest are dropped."""
 CHECK_S: Final = 2.0
 """When a served prompt's blocks have to be in the index: events come with the step, batches of them a little later."""
+PART: Final = 4096
+"""Blocks of a session that are counted at a time, in a millisecond."""
 AGAIN_S: Final = 5.0
 DISAGREEMENTS: Final = 3
 """Prompts in a row whose blocks are missing, and events do not count any more, until one agrees."""
@@ -84,16 +86,40 @@ class EngineCache:
         self._served.append(prompt)
         self._came.set()
 
-    def kept_tokens(self, session: str) -> int | None:
-        """Return how many tokens of a session's last round the engine keeps, in any tier, of the rank that keeps most.
+    def kept_tokens(self, session: str, rank: int | None = None) -> int | None:
+        """Return how many tokens of a session's last round its rank keeps, in any tier; of no known one, any rank.
 
         None where nothing is known to be gone.
         """
         if not self.trusted:
             return None
-        indexes = [rank.index for rank in self.ranks]
+        indexes = [one.index for one in (self.ranks if rank is None else self.ranks[rank : rank + 1])]
         blocks = self._sessions.kept(session, lambda key: any(index.reach(key).kept for index in indexes))
         return None if blocks is None else blocks * self.block_tokens
+
+    async def places(
+        self, session: str, *, tokens: int, pinned: bool, rank: int | None = None
+    ) -> dict[str, int] | None:
+        """Return how many of a session's ``tokens`` are in each tier, and how many are nowhere (``none``), exactly.
+
+        A token counts in the fastest tier that has it. Those behind the last whole block are in GPU memory while a
+        handle keeps them (``pinned``), and nowhere afterwards. None where it is not known: events are not trusted,
+        the last round's tokens are not known, or too many sessions came since. ``rank`` is the session's; if none is
+        known, it is the one that keeps most.
+        """
+        keys, size = self._sessions.keys(session), self.block_tokens
+        if not self.trusted or keys is None or len(keys) != tokens // size:
+            return None
+        indexes = [one.index for one in (self.ranks if rank is None else self.ranks[rank : rank + 1])]
+        index = max(indexes, key=lambda one: one.prefix(keys).kept)
+        counts = [0] * len(TIERS)
+        for at in range(0, len(keys), PART):
+            counts = [sum(pair) for pair in zip(counts, index.places(keys[at : at + PART]), strict=True)]
+            await asyncio.sleep(0)
+        found = {tier: count * size for tier, count in zip(TIERS, counts, strict=True)}
+        if pinned:
+            found["gpu"] += tokens % size
+        return {**found, "none": tokens - sum(found.values())}
 
     def lost(self) -> None:
         """Forget everything: the engine is gone, and its cache with it."""

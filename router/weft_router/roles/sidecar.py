@@ -39,7 +39,7 @@ from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.rounds.request_log import RequestLog
 from weft_router.sessions.session_export import DrainBacklog
-from weft_router.sessions.session_view import sessions_page
+from weft_router.sessions.session_view import Entry, KvPlaces, kv_places, sessions_page
 from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
@@ -229,7 +229,11 @@ class Sidecar(App):
 
     async def _debug_sessions(self, exchange: Exchange) -> None:
         tables = {self._worker.name: self._decoding.sessions}
-        exchange.reply(200, sessions_page(tables, exchange.query.encode(), now=monotonic()))
+        query = exchange.query.encode()
+        exchange.reply(200, await sessions_page(tables, query, now=monotonic(), places_of=self._kv_places))
+
+    async def _kv_places(self, entry: Entry) -> KvPlaces | None:
+        return await kv_places(self._worker, *entry[1:])
 
     async def _tokenize(self, exchange: Exchange) -> None:
         body = await self._rounds.read(exchange)

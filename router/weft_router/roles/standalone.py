@@ -35,7 +35,7 @@ from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.sessions.round_request import RoundRequest
-from weft_router.sessions.session_view import sessions_page
+from weft_router.sessions.session_view import Entry, KvPlaces, kv_places, sessions_page
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
 from weft_router.workers.prefill_client import PrefillResponse
@@ -179,7 +179,12 @@ class Standalone(FrontApp):
 
     async def _debug_sessions(self, exchange: Exchange) -> None:
         tables = {name: decoding.sessions for name, decoding in self._decodings.items()}
-        exchange.reply(200, sessions_page(tables, exchange.query.encode(), now=monotonic()))
+        query = exchange.query.encode()
+        exchange.reply(200, await sessions_page(tables, query, now=monotonic(), places_of=self._kv_places))
+
+    async def _kv_places(self, entry: Entry) -> KvPlaces | None:
+        worker = self._workers.get(entry[0])
+        return await kv_places(worker, *entry[1:]) if worker is not None else None
 
     async def _resolve(self, entry: WorkerEntry) -> None:
         """Take every address of a name for a worker; looked up once, at the start.

@@ -334,7 +334,7 @@ class DecodeService:
                 prefix_match = prefix_match.recomputed()
         cache = self.worker.kv_cache
         if cache is not None and prefix_match.continues and prefix_match.handle is None:  # else it is kept to be read
-            kept = cache.kept_tokens(session)
+            kept = cache.kept_tokens(session, self.worker.engine.rank_of(session))
             if kept is not None and kept < prefix_match.task.history:
                 prefix_match = prefix_match.evicted(kept)
         if prefix_match.lost is not None:
