@@ -8,7 +8,7 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.kv_block_keys import START, block_keys, id_bytes, prompt_extras
-from weft_core.prefix_sketch import covered, link_digest
+from weft_core.prefix_sketch import contains, covered, link_digest
 from weft_router.kv_events.engine_cache import CHECK_S, DISAGREEMENTS, EngineCache
 from weft_router.kv_events.prompt_links import MAX_OF_PROMPT, PromptLinks, ServedPrompt
 from weft_router.kv_events.session_blocks import STRIDE, SessionBlocks
@@ -181,6 +181,31 @@ async def test_where_each_token_of_a_session_is() -> None:
     assert await worker.cache.places(session, tokens=102, pinned=False) == {
         "gpu": 32, "cpu": 48, "disk": 0, "remote": 0, "none": 22,
     }  # fmt: skip
+
+
+async def test_what_has_to_be_loaded_is_told_by_tier() -> None:
+    """The sketch of a tier has the links whose last block is there; a session's tokens count in steps of 8 blocks."""
+    worker = Worker()
+    ids = list(range(100))
+    hashes = worker.store(ids)
+    await worker.serve(prompt(ids, "system", "question"))
+    assert worker.links("system", "question") == 2
+    assert worker.cache.below("session of system") == {}
+    tier = {"type": "BlockStored", "parent_block_hash": None, "token_ids": [], "block_size": 0}
+    worker.batch(
+        {**tier, "block_hashes": hashes[:20], "medium": "CPU"},
+        {**tier, "block_hashes": hashes[20:], "medium": "STORAGE", "locality": "LOCAL"},
+        {"type": "BlockRemoved", "block_hashes": hashes[8:], "medium": "GPU"},
+    )
+    record = worker.cache.describe(RECORD)
+    links = [link_digest("t", link) for link in ("system", "question")]
+    assert covered(record.kv_prefixes or "", links) == 2
+    assert [(name, [contains(sketch, link) for link in links]) for name, sketch in record.kv_tier_prefixes] == [
+        ("cpu", [True, False]), ("disk", [False, True]),
+    ]  # fmt: skip
+    assert worker.cache.below("session of system") == {"cpu": 32, "disk": 32}, "blocks 16 and 24 of 25"
+    worker.batch({"type": "BlockRemoved", "block_hashes": hashes[15:16], "medium": "CPU"})
+    assert worker.cache.below("session of system") == {}, "what is behind a gap cannot be loaded"
 
 
 async def test_a_session_is_counted_on_its_rank() -> None:

@@ -75,6 +75,7 @@ class Here:
         handle: KvHandle | None = None,
         n: int = 1,
         cached: Mapping[str, int] = NOTHING,
+        below: Mapping[str, int] = NOTHING,
     ) -> dict[str, Any]:
         """Decide about a round, of ``n`` answers, and return what the page of decisions says."""
         for name, queue in {"p0": (), "p1": (QueueEntry(0, 4900, "other"),)}.items():
@@ -90,7 +91,7 @@ class Here:
             prefix_match=PrefixMatch(
                 PrefillTask(history, increment), later=True, continues=True, handle=handle,
                 prefilled={worker: CachedPrompt(tokens, math.inf) for worker, tokens in cached.items()},
-            ),
+            ).loaded(below),
             started=0.0, engine_request=EngineRequest(inference, "weft-1"), export=False,
         )  # fmt: skip
         self.route_selector.decide(rnd)
@@ -124,6 +125,25 @@ async def test_a_long_history_that_nobody_can_read_stays_with_its_worker(here: H
     unread, several = await here.decide(1000, 1000), await here.decide(0, 1000, n=2)
     assert (unread["reason"], several["reason"]) == ("history-unreadable", "not-transferable")
     assert list(options(unread)) == list(options(several)) == ["local"]
+
+
+async def test_a_history_in_a_tier_is_priced_with_its_load(tmp_path: Path) -> None:
+    """T_load of 600 tokens at a million a second and 2 ms; elsewhere they come back with the new ones."""
+    size = router_json()["profile"]["kvBytesPerToken"]
+    here = Here(tmp_path, engine={"kvTiers": {"cpu": {"bytesPerSecond": size * 1e6, "latencySeconds": 0.002}}})
+    near, below = options(await here.decide(800, 1000)), options(await here.decide(800, 1000, below={"cpu": 600}))
+    more = (below["local"] - below["p0"]) - (near["local"] - near["p0"])
+    assert more == pytest.approx(0.002 + 0.0006 - 0.0006)
+    read = options(await here.decide(800, 1000, handle=HANDLE, below={"cpu": 600}))
+    known = options(await here.decide(800, 1000, handle=HANDLE))
+    assert read["p0"] - read["local"] == pytest.approx(known["p0"] - known["local"]), "either way it is loaded first"
+
+
+async def test_a_long_history_in_a_slow_tier_may_be_computed_elsewhere(tmp_path: Path) -> None:
+    here = Here(tmp_path, engine={"kvTiers": {"disk": {"bytesPerSecond": 1.0}}})
+    facts = await here.decide(1000, 1000, below={"disk": 600})
+    assert facts["chosen"] == "p0", "400 tokens are in GPU memory, and the others take too long to load"
+    assert (await here.decide(1000, 1000))["reason"] == "history-unreadable"
 
 
 async def test_a_history_that_nobody_can_read_may_be_computed_where_the_prefix_cache_has_most_of_it(here: Here) -> None:

@@ -47,14 +47,18 @@ class SessionBlocks:
         """Return the keys of all blocks of a session; None where not all are remembered."""
         return self._all.get(session)
 
+    def some_keys(self, session: str) -> Sequence[int]:
+        """Return the key of every STRIDE-th block of a session, none where it is not remembered."""
+        found = self._all.get(session)
+        return self._some.get(session, ()) if found is None else found[STRIDE - 1 :: STRIDE]
+
     def kept(self, session: str, whole: Callable[[int], bool]) -> int | None:
         """Return how many blocks are kept, to a multiple of STRIDE; ``whole``: whether a block and all before it are.
 
         None where nothing is known to be gone: all are kept, or the session is not remembered. The last few blocks do
         not count: their events may still be under way.
         """
-        found = self._all.get(session)
-        keys = self._some.get(session) if found is None else found[STRIDE - 1 :: STRIDE]
+        keys = self.some_keys(session)
         if not keys or whole(keys[-1]):
             return None
         low, high = 0, len(keys) - 1

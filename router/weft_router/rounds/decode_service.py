@@ -334,9 +334,12 @@ class DecodeService:
                 prefix_match = prefix_match.recomputed()
         cache = self.worker.kv_cache
         if cache is not None and prefix_match.continues and prefix_match.handle is None:  # else it is kept to be read
-            kept = cache.kept_tokens(session, self.worker.engine.rank_of(session))
+            rank = self.worker.engine.rank_of(session)
+            kept = cache.kept_tokens(session, rank)
             if kept is not None and kept < prefix_match.task.history:
                 prefix_match = prefix_match.evicted(kept)
+            if below := cache.below(session, rank):
+                prefix_match = prefix_match.loaded(below)
         if prefix_match.lost is not None:
             self._metrics.kv_handles.labels(prefix_match.lost).inc()
             if prefix_match.spare is not None:

@@ -3,8 +3,9 @@
 A new choice is limited to the session's side of a canary and made by ``PrefixAwarePlacement``.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from weft_core.cost import CostProfile
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
 from weft_router.errors import UnavailableError
@@ -12,6 +13,7 @@ from weft_router.openai.answers import adapter_missing, not_ready
 from weft_router.openai.tokens import START_CHARS_PER_TOKEN
 from weft_router.routing.canary import Canary
 from weft_router.routing.prefix_placement import PrefixAwarePlacement, bindings_of
+from weft_router.routing.prefix_worth import PrefixWorth
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
@@ -26,10 +28,16 @@ MAX_CHOICES = 5
 class SessionPlacer:
     """Chooses the decode worker of each round's session."""
 
-    def __init__(self, config: RouterConfig, *, registry: Registry, bindings: Bindings) -> None:
+    def __init__(
+        self, config: RouterConfig, *, registry: Registry, bindings: Bindings, profile_of: Callable[[str], CostProfile]
+    ) -> None:
+        """Place sessions on workers of ``registry``; ``profile_of`` is the cost profile of a pool."""
         self._registry = registry
         self._bindings = bindings
-        self._placement = PrefixAwarePlacement(bindings_of(config), ttl_s=config.routing.session_ttl_seconds)
+        worth = PrefixWorth(profile_of, config.engine.tier_speeds())
+        self._placement = PrefixAwarePlacement(
+            bindings_of(config), ttl_s=config.routing.session_ttl_seconds, worth=worth
+        )
         self._canary = Canary(config.routing.canary)
         self._records: Sequence[WorkerRecord] = ()
         self._chars_per_token = START_CHARS_PER_TOKEN

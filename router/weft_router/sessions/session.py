@@ -18,6 +18,7 @@ class CachedPrompt(NamedTuple):
 
 
 _NOWHERE: Final[Mapping[str, CachedPrompt]] = {}
+_IN_MEMORY: Final[Mapping[str, int]] = {}
 
 
 @mypyc_attr(acyclic=True)
@@ -72,11 +73,18 @@ class PrefixMatch:
     """Whether the history is on a worker that the session left: it is read with the handle, or recomputed."""
     forgone: int = 0
     """Tokens of history that are recomputed: on a worker that the session left, or dropped by the engine."""
+    below: Mapping[str, int] = field(default_factory=lambda: _IN_MEMORY)
+    """Tokens of history that the engine has to load, by tier."""
 
     def evicted(self, kept: int) -> "PrefixMatch":
         """Return the match of a round of whose history the engine keeps so many tokens: the rest is new to it."""
         gone = self.task.history - kept
         return replace(self, task=PrefillTask(kept, self.task.increment + gone), forgone=self.forgone + gone)
+
+    def loaded(self, below: Mapping[str, int]) -> "PrefixMatch":
+        """Return the match of a round of whose history so many tokens have to be loaded from tiers."""
+        task = PrefillTask(self.task.history, self.task.increment, sum(below.values()))
+        return replace(self, task=task, below=below)
 
     def recomputed(self) -> "PrefixMatch":
         """Return the match of a round whose history on the previous worker cannot be read: all is computed here."""
