@@ -104,17 +104,22 @@ class EngineCache:
 
         These are in no GPU memory; what is behind a block that is nowhere cannot be loaded.
         """
+        return self.held(session, rank)[1]
+
+    def held(self, session: str, rank: int | None = None) -> tuple[int, dict[str, int]]:
+        """Return how many tokens of a session's last round are kept in all, and ``below``; 0 where that is not known."""
         keys = self._sessions.some_keys(session)
         if not self.trusted or not keys:
-            return {}
+            return 0, {}
         indexes = [one.index for one in (self.ranks if rank is None else self.ranks[rank : rank + 1])]
         found = [(one.prefix(keys), one) for one in indexes]
         prefix, index = max(found, key=lambda pair: (pair[0].kept, pair[0].gpu))
-        if prefix.gpu == prefix.kept:
-            return {}
-        counts = index.places(keys[: prefix.kept])
         tokens = STRIDE * self.block_tokens
-        return {tier: counts[place] * tokens for place, tier in enumerate(TIERS) if place and counts[place]}
+        if prefix.gpu == prefix.kept:
+            return prefix.kept * tokens, {}
+        counts = index.places(keys[: prefix.kept])
+        below = {tier: counts[place] * tokens for place, tier in enumerate(TIERS) if place and counts[place]}
+        return prefix.kept * tokens, below
 
     async def places(
         self, session: str, *, tokens: int, pinned: bool, rank: int | None = None

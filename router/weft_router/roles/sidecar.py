@@ -84,7 +84,7 @@ class Sidecar(App):
             queue_source=prefill_hop,
         )
         self._detour = Detour(config)
-        self._prefilling = PrefillService(self._worker, metrics)
+        self._prefilling = PrefillService(self._worker, metrics, lends=self._decoding.session_export.lends)
         self._passes = PassVerifier(derive(settings.token, KEY_PURPOSE), settings.url.removeprefix("http://"))
         self._rounds = RoundEndpoint(settings, self._decoding, self._passes, context)
         self._background = Background()
@@ -249,7 +249,7 @@ class Sidecar(App):
         exchange.reply(204, content_type="")
 
     async def _take(self, exchange: Exchange) -> None:
-        session_hop.serve_session(exchange, self._decoding.session_export, leaves=not self._worker.takes_rounds)
+        session_hop.serve_session(exchange, self._decoding.session_export, leaves=self._worker.sends_sessions)
 
     async def _read(self, exchange: Exchange) -> None:
         self._decoding.session_export.mark_read(exchange.headers.get(SESSION_HEADER, ""))

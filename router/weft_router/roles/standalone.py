@@ -166,7 +166,7 @@ class Standalone(FrontApp):
 
     async def fetch(self, record: WorkerRecord, session: str) -> Json | None:
         """Return a session that leaves a worker of this process."""
-        if self._workers[record.worker].takes_rounds:
+        if not self._workers[record.worker].sends_sessions:
             return None
         return self._decodings[record.worker].session_export.export(session)
 
@@ -221,12 +221,13 @@ class Standalone(FrontApp):
             siblings=self._workers,
         )  # fmt: skip
         self._workers[settings.worker] = worker
-        self._prefillings[settings.worker] = PrefillService(worker, self._metrics)
-        self._decodings[settings.worker] = DecodeService(
+        decoding = self._decodings[settings.worker] = DecodeService(
             worker, adapter=self._adapter, prefill_client=self, registry=self._registry, metrics=self._metrics,
             meter=self._meter, salts=self._salts, request_log=self._request_log, ring=self._ring,
             in_flight=self._in_flight, session_source=self,
         )  # fmt: skip
+        lends = decoding.session_export.lends
+        self._prefillings[settings.worker] = PrefillService(worker, self._metrics, lends=lends)
 
     async def _probe(self, url: str) -> Health:
         worker = next((w for w in self._workers.values() if w.settings.url == url), None)

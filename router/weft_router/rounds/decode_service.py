@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -128,7 +129,7 @@ class DecodeService:
         self.session_export = SessionExport(
             settings, sessions=self.sessions, prefill_workers=self.prefill_workers.ready,
             elsewhere=lambda: any(record.worker != settings.worker for record in registry.ready("decode")),
-            give_back=self._releaser.release_handle,
+            give_back=self._releaser.release_handle, held=self._held, healthy=lambda: worker.engine.healthy,
         )  # fmt: skip
         self._request_log = request_log
         self.route_selector = RouteSelector(
@@ -221,13 +222,15 @@ class DecodeService:
                 try:
                     prefilled = await self._hedged_prefill.run(rnd, decision.remote)
                 finally:
-                    if rnd.prefix_match.away:
+                    if rnd.prefix_match.away or rnd.prefix_match.origin is not None:
                         self._session_import.report_read(request)
                 if prefilled is None:
                     rnd.reason = "hedge" if rnd.cached_here else "prefill-failed"
                 rnd.retried = rnd.retried or prefilled is None or prefilled.worker != decision.remote
             elif rnd.prefix_match.handle is not None:
                 self._superseded(rnd.prefix_match.handle)
+            elif rnd.prefix_match.origin is not None:
+                self._session_import.report_read(request)
             await self._answer(writer, rnd, prefilled, chunked=decision.chunked and not rnd.cached_here)
         except EngineAnsweredError as answered:
             raise engine_error(answered.status, answered.body) from answered
@@ -293,6 +296,13 @@ class DecodeService:
         """Expire sessions and in-flight estimates before metrics are read."""
         self.sessions.expire()
         self.prefill_workers.in_flight.forget([record.worker for record in self._registry.workers()])
+
+    def _held(self, session: str) -> tuple[int, Mapping[str, int]]:
+        """Return what the engine has of a session without a handle, where other engines can read what it prefills."""
+        cache, can = self.worker.kv_cache, self._adapter.can
+        if cache is None or can.order != "prefill-then-decode" or self.route_selector.never_remote:
+            return 0, {}
+        return cache.held(session, self.worker.engine.rank_of(session))
 
     @property
     def handed_over(self) -> bool:

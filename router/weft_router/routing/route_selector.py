@@ -5,10 +5,12 @@ from time import monotonic
 from typing import Final
 from zlib import crc32
 
+from weft_core.cost import CostProfileError
 from weft_core.kv_tiers import t_load
 from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.finish import may_recompute
 from weft_core.policies.snapshot import NOTHING, Circumstances, Decision, DecodeWorkerView, PrefillTask
+from weft_core.timing import wait_and_load
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.load import EngineLoad
@@ -17,7 +19,7 @@ from weft_router.routing.class_policies import ClassPolicies
 from weft_router.routing.policy import RoutingPolicy
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.sessions.round import Round
-from weft_router.sessions.session import PrefixMatch
+from weft_router.sessions.session import KvOrigin, PrefixMatch
 from weft_router.state.registry import Registry
 from weft_router.telemetry.decision_log import DecisionLog
 from weft_router.telemetry.instruments import Buckets
@@ -147,6 +149,8 @@ class RouteSelector:
                 prefill = tuple(view for view in prefill if view.worker in near)
                 here = "" if prefill else "history-unreadable"
             decision = policy.route(task, decode=self.view(now), prefill=prefill, known=known, now=now)
+            if prefix_match.origin is not None and rnd.inference.transferable:
+                decision = self._by_origin(decision, prefix_match.origin, task, rnd)
         if here:
             decision = decision.because(here)
         elif decision.remote is None and not self._locally:
@@ -157,6 +161,23 @@ class RouteSelector:
         if rnd.spans is not None:
             rnd.spans.decided(rnd.record, now, ended)
         return decision
+
+    def _by_origin(self, decision: Decision, origin: KvOrigin, task: PrefillTask, rnd: Round) -> Decision:
+        """Have the worker that the session left prefill the round, if that should be over sooner than by a decision."""
+        record = self._prefill_workers.origin(origin.worker, adapter=rnd.inference.version)
+        if record is None:
+            return decision
+        view, total = self._prefill_workers.in_flight.view(record), task.history + task.increment
+        known = min(origin.tokens, total - 1)
+        profile = self._settings.profile_of(record.pool)
+        try:
+            prefill_s = profile.t_pre(history=known, increment=total - known, degree=record.degree)
+            read_s = profile.t_kv(total, source=record.degree, destination=self._degree)
+        except CostProfileError:
+            return decision
+        ttft_s = monotonic() - rnd.started + wait_and_load(view.queue_s, origin.load_s)
+        ttft_s += prefill_s * view.slowdown + read_s
+        return decision if decision.ttft_s < ttft_s else Decision(record.worker, "moved", ttft_s=ttft_s)
 
     def _elsewhere(self, decision: Decision, task: PrefillTask, adapter: str) -> Decision:
         """Send a prefill that this engine cannot do by itself to the prefill worker with the shortest queue."""

@@ -21,6 +21,14 @@ _NOWHERE: Final[Mapping[str, CachedPrompt]] = {}
 _IN_MEMORY: Final[Mapping[str, int]] = {}
 
 
+class KvOrigin(NamedTuple):
+    """The worker that a session left, how much of the history its engine has, and how long it loads that from tiers."""
+
+    worker: str
+    tokens: int
+    load_s: float
+
+
 @mypyc_attr(acyclic=True)
 @dataclass(slots=True)
 class Session:
@@ -42,6 +50,8 @@ class Session:
     """The prefill worker of that round, if it had one."""
     prefilled_tokens: int = 0
     """The tokens of its prompt. Two fields take a tenth of the memory of a dict with one entry."""
+    origin: KvOrigin | None = None
+    """Where its KV is without a handle, until its first round here."""
 
     @property
     def cached(self) -> Mapping[str, CachedPrompt]:
@@ -75,6 +85,8 @@ class PrefixMatch:
     """Tokens of history that are recomputed: on a worker that the session left, or dropped by the engine."""
     below: Mapping[str, int] = field(default_factory=lambda: _IN_MEMORY)
     """Tokens of history that the engine has to load, by tier."""
+    origin: KvOrigin | None = None
+    """The worker that has the history without a handle: it can prefill the round, and this one read all KV from it."""
 
     def evicted(self, kept: int) -> "PrefixMatch":
         """Return the match of a round of whose history the engine keeps so many tokens: the rest is new to it."""
