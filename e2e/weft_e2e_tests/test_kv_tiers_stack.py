@@ -166,7 +166,11 @@ def test_a_session_in_a_tier_moves_by_kv_when_its_worker_drains(movable: Stack) 
     assert (status, said) == (200, b"drained\n"), "nothing is left once the KV was read"
 
 
-def test_a_session_whose_engine_died_is_prefilled_where_its_prompt_is_cached(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [("engine",), ("engine", "router")], ids=["engine", "pod"])
+def test_a_session_whose_worker_died_is_prefilled_where_its_prompt_is_cached(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    """The sidecar of a dead engine knows where that was; the coordinator does, too, where the sidecar died with it."""
     names = ("d-0", "d-1"), ("p-0", "p-1")
     workers = [StackWorker(name, role, 1) for role, of in zip(("decode", "prefill"), names, strict=True) for name in of]
     config = StackConfig(
@@ -180,7 +184,8 @@ def test_a_session_whose_engine_died_is_prefilled_where_its_prompt_is_cached(tmp
             by[session.prefiller] = session
         session = by["p-1"]
         left = session.worker
-        stack.kill(f"{left}/engine")
+        for part in lost:
+            stack.kill(f"{left}/{part}")
         assert session.ask("and now?") == other_of(left)
         assert session.prefiller == "p-1"
         assert last_of(stack, "p-1")["cached"] > LONG - 200

@@ -360,6 +360,8 @@ class DecodeService:
         inference = request.inference
         prompt_history = request.prompt_history or history_of(inference)
         prefix_match = self._match_prefix(request.session, inference, prompt_history, local_only=request.local_only)
+        if request.last_prefill is not None:
+            prefix_match = prefix_match.prefilled_last(request.last_prefill)
         # Whether the engine keeps the KV for prefill workers to read in the next round.
         reads = self.route_selector.policy_of(request.class_).reads_history
         export = self._bidirectional and inference.transferable and reads and not self.route_selector.never_remote

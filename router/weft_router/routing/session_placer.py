@@ -68,6 +68,11 @@ class SessionPlacer:
                 return worker
         return None
 
+    def served(self, request: RoundRequest, prompt_tokens: int) -> None:
+        """Remember the prefill worker of a round that was served."""
+        if request.prefilled_by and prompt_tokens:
+            self._bindings.note_prefill(request.session, request.prefilled_by, prompt_tokens)
+
     def not_ready(self, request: RoundRequest) -> UnavailableError:
         """Return the refusal of a round that no decode worker can serve now."""
         inference = request.inference
@@ -112,6 +117,7 @@ class SessionPlacer:
         prompt = inference.exact_tokens or int(inference.chars / chars_per_token)
         needed_kv = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
         departed: list[str] = []
+        last_prefill = self._bindings.last_prefill(request.session)
         worker = await self._bindings.resolve(
             request.session,
             on_departure=departed.append,
@@ -131,6 +137,7 @@ class SessionPlacer:
         request.previous_worker = next(
             (name for name in departed if name != worker and registry.reachable(name) is not None), ""
         )
+        request.last_prefill = last_prefill if departed else None
         if worker is not None and placement.reads_prompts:
             placement.record_prompt(
                 worker, inference, request.prompt_history, tenant=request.scope, chars_per_token=chars_per_token

@@ -8,6 +8,7 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.mypyc_compat import mypyc_attr
 from weft_router.openai.prompt_history import PromptHistory
+from weft_router.state.bindings import LastPrefill
 
 
 class CachedPrompt(NamedTuple):
@@ -97,6 +98,12 @@ class PrefixMatch:
         """Return the match of a round of whose history so many tokens have to be loaded from tiers."""
         task = PrefillTask(self.task.history, self.task.increment, sum(below.values()))
         return replace(self, task=task, below=below)
+
+    def prefilled_last(self, last: LastPrefill) -> "PrefixMatch":
+        """Return the match of a round of whose session nothing else is known than where its last prompt was prefilled."""
+        if self.prefilled or self.task.history:
+            return self
+        return replace(self, prefilled={last.worker: CachedPrompt(last.tokens, last.at)})
 
     def recomputed(self) -> "PrefixMatch":
         """Return the match of a round whose history on the previous worker cannot be read: all is computed here."""
