@@ -38,8 +38,9 @@ from weft_router.rounds.accounting import meter_of
 from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.rounds.request_log import RequestLog
+from weft_router.sessions.engine_kv import KvPlaces, kv_places
 from weft_router.sessions.session_export import DrainBacklog
-from weft_router.sessions.session_view import Entry, KvPlaces, kv_places, sessions_page
+from weft_router.sessions.session_view import Entry, sessions_page
 from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store

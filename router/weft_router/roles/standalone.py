@@ -34,8 +34,9 @@ from weft_router.rounds.prefill_service import PrefillService
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.routing.in_flight_prefills import InFlightPrefills
+from weft_router.sessions.engine_kv import KvPlaces, kv_places
 from weft_router.sessions.round_request import RoundRequest
-from weft_router.sessions.session_view import Entry, KvPlaces, kv_places, sessions_page
+from weft_router.sessions.session_view import Entry, sessions_page
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
 from weft_router.workers.prefill_client import PrefillResponse

@@ -45,6 +45,7 @@ from weft_router.routing.fresh_queues import FreshQueues
 from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.routing.route_selector import RouteSelector
+from weft_router.sessions.engine_kv import as_cached, held_tokens
 from weft_router.sessions.kv_releaser import KvReleaser
 from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.sessions.round_request import RoundRequest
@@ -299,10 +300,9 @@ class DecodeService:
 
     def _held(self, session: str) -> tuple[int, Mapping[str, int]]:
         """Return what the engine has of a session without a handle, where other engines can read what it prefills."""
-        cache, can = self.worker.kv_cache, self._adapter.can
-        if cache is None or can.order != "prefill-then-decode" or self.route_selector.never_remote:
+        if self._adapter.can.order != "prefill-then-decode" or self.route_selector.never_remote:
             return 0, {}
-        return cache.held(session, self.worker.engine.rank_of(session))
+        return held_tokens(self.worker, session)
 
     @property
     def handed_over(self) -> bool:
@@ -342,14 +342,7 @@ class DecodeService:
             readers = self.prefill_workers.with_room(tokens, prefix_match.handle, adapter=inference.version)
             if local_only or not inference.transferable or not readers:
                 prefix_match = prefix_match.recomputed()
-        cache = self.worker.kv_cache
-        if cache is not None and prefix_match.continues and prefix_match.handle is None:  # else it is kept to be read
-            rank = self.worker.engine.rank_of(session)
-            kept = cache.kept_tokens(session, rank)
-            if kept is not None and kept < prefix_match.task.history:
-                prefix_match = prefix_match.evicted(kept)
-            if below := cache.below(session, rank):
-                prefix_match = prefix_match.loaded(below)
+        prefix_match = as_cached(self.worker, session, prefix_match)
         if prefix_match.lost is not None:
             self._metrics.kv_handles.labels(prefix_match.lost).inc()
             if prefix_match.spare is not None:

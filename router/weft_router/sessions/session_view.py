@@ -3,24 +3,21 @@
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from heapq import nsmallest
-from time import monotonic
 from typing import Final
 from urllib.parse import parse_qs
 
 import orjson
 
 from weft_router.errors import InvalidRequestError
+from weft_router.sessions.engine_kv import KvPlaces
 from weft_router.sessions.session import Session
 from weft_router.sessions.session_table import SessionTable
-from weft_router.workers.worker import Worker
 
 SHOWN: Final = 100
 MOST: Final = 1000
 FIELDS: Final = ("n", "sort", "session")
 Entry = tuple[str, str, Session]
 """A worker, a session's key, and its state."""
-KvPlaces = Mapping[str, int]
-"""How many tokens of a session are in each tier (weft_core.kv_index.TIERS), and nowhere (``none``)."""
 
 ORDERS: Mapping[str, Callable[[Session, float], float]] = {
     "tokens": lambda session, _: -session.tokens,
@@ -75,15 +72,6 @@ def row_of(
         "handleSeconds": None if left_s is None else round(left_s, 1),
         "idleSeconds": round(max(0.0, now - session.ended_at), 1),
     }
-
-
-async def kv_places(worker: Worker, key: str, session: Session) -> KvPlaces | None:
-    """Return where the KV of a worker's session is; None where its engine's events do not tell."""
-    cache, handle = worker.kv_cache, session.handle
-    if cache is None or session.away:
-        return None
-    pinned = handle is not None and handle.live(monotonic())
-    return await cache.places(key, tokens=session.tokens, pinned=pinned, rank=worker.engine.rank_of(key))
 
 
 def _entries(tables: Mapping[str, SessionTable], wanted: str) -> Iterator[Entry]:
