@@ -21,6 +21,7 @@ it cannot be written to; what keeps it in order does not answer."""
 DISK_FAULTS = (DISK_FAILED, DISK_SILENT, DISK_FULL, DISK_SLOW)
 """The worst first."""
 
+
 @dataclass(frozen=True, slots=True)
 class TierSpeed:
     """How fast KV is loaded from a tier."""

@@ -1,4 +1,4 @@
-"""T_pre, T_dec, the mixed step, T_kv and T_load over flat sequences of figures, in the subset of Python that numba compiles.
+"""T_pre, T_dec, the mixed step, T_kv, T_load over flat sequences of figures, in the subset of Python numba compiles.
 
 The live router calls these functions as they are, with tuples; the simulator compiles the very same ones and calls
 them with arrays. A degree's costs are two flat sequences, ``PREFILL_FIELDS`` figures per prefill regime and

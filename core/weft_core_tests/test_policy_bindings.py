@@ -1,5 +1,6 @@
 """Which decode worker a new session is bound to."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 

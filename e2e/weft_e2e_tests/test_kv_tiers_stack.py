@@ -60,6 +60,12 @@ class Session:
         rows = self.stack.debug(self.worker, "/debug/sessions?sort=idle")["sessions"]
         return next(row for row in rows if row["rounds"] == rounds)
 
+    @property
+    def in_tier(self) -> int:
+        """Return how many of its tokens are in CPU memory and not in the GPU's."""
+        kv = self.row()["kv"]
+        return 0 if kv is None else kv["cpu"]
+
 
 def last_of(stack: Stack, worker: str) -> Any:
     """Return the engine's record of the request that it served last."""
@@ -89,7 +95,7 @@ def test_each_session_has_exact_counts_of_its_tokens_by_tier(alone: Stack) -> No
     for number in range(3):
         Session(alone, f"other {number}", 10 + number, tokens=2200).ask()
 
-    wait(lambda: 0 < session.row()["kv"]["cpu"], "others to push it out of the GPU's memory")
+    wait(lambda: session.in_tier > 0, "others to push it out of the GPU's memory")
     row = session.row()
     kv, whole = row["kv"], row["tokens"] // 16 * 16
     assert kv["gpu"] + kv["cpu"] == whole
@@ -99,30 +105,38 @@ def test_each_session_has_exact_counts_of_its_tokens_by_tier(alone: Stack) -> No
     assert (record["cached"], record["loaded"]) == (kv["gpu"], kv["cpu"])
 
 
+def pinned(stack: Stack, worker: str) -> int:
+    blocks: Any = stack.ledger(worker)["blocks"]
+    return int(blocks["pinned"])
+
+
 def push_out(stack: Stack, session: Session) -> None:
-    """Send other prompts to the engine of a session until its KV is in the tier alone."""
+    """Send other prompts to the engine of a session until its KV is in the tier alone; no handle keeps it."""
+    wait(lambda: pinned(stack, session.worker) == 0, "its handle to end")
     url = f"http://{HOST}:{stack.engine_ports[session.worker]}/v1/chat/completions"
     for seed in range(4):
         messages = [{"role": "user", "content": filler(2500, 100 + seed)}]
         body = {"model": stack.config.profile.model, "messages": messages, "max_tokens": 2}
         httpx.post(url, json=body, timeout=30.0).raise_for_status()
-    wait(lambda: session.row()["kv"]["cpu"] > LONG - 200, "its KV to be in the tier alone")
+    wait(lambda: session.in_tier > LONG - 200, "its KV to be in the tier alone")
 
 
 @pytest.fixture(scope="module")
 def movable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two decode workers and a prefill worker, whose roles may change; handles end at once."""
+    """Two decode workers and a prefill worker, whose roles may change; handles end at once, all prefills are local."""
     workers = (StackWorker("d-0", "decode", 1), StackWorker("d-1", "decode", 1), StackWorker("p-0", "prefill", 1))
     config = StackConfig(
-        profile=profile(kv_capacity=CAPACITY), workers=workers, policy="weft", mode="ia", max_model_len=4096,
-        handle_ttl_s=1.0, kv_events=True, kv_tiers=(TIER,), movable=True,
+        profile=profile(kv_capacity=CAPACITY), workers=workers, policy="always-local", max_model_len=4096,
+        handle_ttl_s=1.0, kv_lease_s=5.0, kv_events=True, kv_tiers=(TIER,), movable=True,
     )  # fmt: skip
     with running(config, tmp_path_factory.mktemp("kv-moves")) as stack:
         yield stack
 
 
 def leaves(stack: Stack, worker: str) -> bool:
-    return any(record.worker == worker and record.draining for record in stack.records())
+    return not any(
+        record.worker == worker and record.role == "decode" and not record.draining for record in stack.records()
+    )
 
 
 def other_of(worker: str) -> str:
@@ -172,7 +186,7 @@ def test_a_session_whose_worker_died_is_prefilled_where_its_prompt_is_cached(
 ) -> None:
     """The sidecar of a dead engine knows where that was; the coordinator does, too, where the sidecar died with it."""
     names = ("d-0", "d-1"), ("p-0", "p-1")
-    workers = [StackWorker(name, role, 1) for role, of in zip(("decode", "prefill"), names, strict=True) for name in of]
+    workers = [*(StackWorker(name, "decode", 1) for name in names[0]), *(StackWorker(name, "prefill", 1) for name in names[1])]
     config = StackConfig(
         profile=profile(kv_capacity=CAPACITY), workers=tuple(workers), policy="remote-jsq", max_model_len=4096
     )  # fmt: skip

@@ -17,10 +17,10 @@ from weft_router.sessions.session_view import MOST, ORDERS
 pytestmark = pytest.mark.component
 
 TABLE = """\
-session           worker     KV at      class    KV tokens  rounds  KV is in                           handle ends in  last round ago
-bbbbbbbbbbbbbbbb  demo-d1-1  demo-d1-1  batch        90000       2  GPU 64000, CPU 25984, nowhere 16                -          27 min
-aaaaaaaaaaaaaaaa  demo-d1-0  demo-d1-0  default       4096       7  gpu                                          41 s             3 s
-cccccccccccccccc  demo-d1-1  demo-d1-9  default         16       1  gpu                                         3 min           2.5 h
+session  worker  KV at  class  KV tokens  rounds  KV is in  handle ends in  last round ago
+bbbbbbbbbbbbbbbb  demo-d1-1  demo-d1-1  batch  90000  2  GPU 64000, CPU 25984, nowhere 16  -  27 min
+aaaaaaaaaaaaaaaa  demo-d1-0  demo-d1-0  default  4096  7  gpu  41 s  3 s
+cccccccccccccccc  demo-d1-1  demo-d1-9  default  16  1  gpu  3 min  2.5 h
 
 3 of 3 sessions
 """

@@ -191,7 +191,7 @@ async def test_what_has_to_be_loaded_is_told_by_tier() -> None:
     await worker.serve(prompt(ids, "system", "question"))
     assert worker.links("system", "question") == 2
     assert worker.cache.below("session of system") == {}
-    tier = {"type": "BlockStored", "parent_block_hash": None, "token_ids": [], "block_size": 0}
+    tier: dict[str, Any] = {"type": "BlockStored", "parent_block_hash": None, "token_ids": [], "block_size": 0}
     worker.batch(
         {**tier, "block_hashes": hashes[:20], "medium": "CPU"},
         {**tier, "block_hashes": hashes[20:], "medium": "STORAGE", "locality": "LOCAL"},

@@ -37,7 +37,8 @@ async def test_of_very_many_sessions_those_that_paused_longest_are_forgotten() -
     ranks = engine(8)
     for number in range(MOST_SESSIONS + 100):
         ranks.lines_of(f"s-{number}")
-        assert ranks.lines_of("s-3").endswith(": 3\r\n") or number < 3, "it goes on, and its KV is on this rank"
+        if number >= 3:
+            assert ranks.lines_of("s-3").endswith(": 3\r\n"), "it goes on, and its KV is on this rank"
     assert len(ranks._rank_of) == MOST_SESSIONS
     assert ranks.rank_of("s-3") == 3
     assert ranks.rank_of("s-100") is None

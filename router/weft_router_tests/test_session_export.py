@@ -50,9 +50,7 @@ class World:
         self.healthy = True
         config = SimpleNamespace(engine=SimpleNamespace(lease_seconds=30.0, tier_speeds=lambda: SPEEDS))
         costs = Costs(read_s)
-        settings: Any = SimpleNamespace(
-            degree=1, profile=costs, profile_of=lambda _: costs, config=config, worker="d0"
-        )
+        settings: Any = SimpleNamespace(degree=1, profile=costs, profile_of=lambda _: costs, config=config, worker="d0")
         self.session_export = SessionExport(
             settings,
             sessions=self.sessions,

@@ -51,7 +51,17 @@ def rows_text(rows: Sequence[Row], total: int, faults: Mapping[str, str]) -> str
     """Return the table as text."""
     from weft_operator.commands.tables import lines, table, text_of
 
-    titles = ("session", "worker", "KV at", "class", "KV tokens", "rounds", "KV is in", "handle ends in", "last round ago")
+    titles = (
+        "session",
+        "worker",
+        "KV at",
+        "class",
+        "KV tokens",
+        "rounds",
+        "KV is in",
+        "handle ends in",
+        "last round ago",
+    )
     shown = [
         (
             row["session"][:_SHORT],

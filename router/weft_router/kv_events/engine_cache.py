@@ -107,7 +107,7 @@ class EngineCache:
         return self.held(session, rank)[1]
 
     def held(self, session: str, rank: int | None = None) -> tuple[int, dict[str, int]]:
-        """Return how many tokens of a session's last round are kept in all, and ``below``; 0 where that is not known."""
+        """Return how many tokens of a session's last round are kept, and ``below``; 0 where that is not known."""
         keys = self._sessions.some_keys(session)
         if not self.trusted or not keys:
             return 0, {}

@@ -35,9 +35,7 @@ class TimedPrefill:
 class PrefillService:
     """Runs prefills on one worker."""
 
-    def __init__(
-        self, worker: Worker, metrics: Metrics, *, lends: Callable[[str], bool] = lambda _: False
-    ) -> None:
+    def __init__(self, worker: Worker, metrics: Metrics, *, lends: Callable[[str], bool] = lambda _: False) -> None:
         """Run them by a worker; ``lends``: whether a session that left it is still to be prefilled here."""
         self.worker = worker
         self._lends = lends

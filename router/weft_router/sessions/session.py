@@ -100,7 +100,7 @@ class PrefixMatch:
         return replace(self, task=task, below=below)
 
     def prefilled_last(self, last: LastPrefill) -> "PrefixMatch":
-        """Return the match of a round of whose session nothing else is known than where its last prompt was prefilled."""
+        """Return the match of a round whose session is unknown here, but for where its last prompt was prefilled."""
         if self.prefilled or self.task.history:
             return self
         return replace(self, prefilled={last.worker: CachedPrompt(last.tokens, last.at)})

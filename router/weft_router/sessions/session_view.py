@@ -50,9 +50,7 @@ async def sessions_page(
     return orjson.dumps({"total": total, "sessions": rows})
 
 
-def row_of(
-    worker: str, key: str, session: Session, *, now: float, kv: KvPlaces | None
-) -> dict[str, object]:
+def row_of(worker: str, key: str, session: Session, *, now: float, kv: KvPlaces | None) -> dict[str, object]:
     """Return what is known of one session.
 
     ``tier`` is "gpu" while a handle keeps the KV in GPU memory; afterwards only the engine knows, and it is null.
