@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final, cast
 
 from weft_core.authority import is_http_url
+from weft_core.kv_tiers import TIER_NAMES
 from weft_core.layouts import WORKER_ROLES, Role, WorkerRole
 from weft_core.parallelism import Degree, degree_from_json, degree_to_json
 from weft_core.policies.slowdown import LARGEST
@@ -130,6 +131,8 @@ class WorkerRecord:
     """What is wrong with its KV cache tiers (weft_core.kv_tiers.DISK_FAULTS), and in words what is known of it."""
     kv_prefixes: str | None = None
     """A sketch of the beginnings of prompts in its cache (weft_core.prefix_sketch); None: its engine does not say."""
+    kv_tier_prefixes: tuple[tuple[str, str], ...] = ()
+    """Sketches of those of them that have to be loaded from a tier, by its name; each is in one of them."""
 
     def has_duty(self, duty: Role) -> bool:
         """Return whether the worker has a duty; one with the role ``both`` has both."""
@@ -188,6 +191,7 @@ class WorkerRecord:
             "adapterFaults": [[name, _printable(words)] for name, words in self.adapter_faults[:MAX_REPORTED]],
             "kvTierFaults": [[kind, _printable(words)] for kind, words in self.kv_tier_faults[:MAX_REPORTED]],
             "kvPrefixes": self.kv_prefixes,
+            "kvTierPrefixes": [list(sketch) for sketch in self.kv_tier_prefixes],
         }
 
 
@@ -246,6 +250,9 @@ def read_fields(stored: object) -> WorkerRecord | None:
             adapter_faults=tuple(_fault(pair) for pair in _list(body.get("adapterFaults", []), MAX_REPORTED)),
             kv_tier_faults=tuple(_fault(pair) for pair in _list(body.get("kvTierFaults", []), MAX_REPORTED)),
             kv_prefixes=_sketch(body.get("kvPrefixes")),
+            kv_tier_prefixes=tuple(
+                _tier_sketch(pair) for pair in _list(body.get("kvTierPrefixes", []), len(TIER_NAMES))
+            ),
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None
@@ -342,6 +349,13 @@ def _sketch(value: object) -> str | None:
     if not isinstance(value, str) or not is_sketch(value):
         raise ValueError("not a sketch of prefixes")
     return value
+
+
+def _tier_sketch(value: object) -> tuple[str, str]:
+    name, sketch = _list(value, 2)
+    if name not in TIER_NAMES:
+        raise ValueError("not the name of a tier")
+    return str(name), _sketch(sketch) or ""
 
 
 def _name(value: object) -> str:

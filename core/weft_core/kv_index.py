@@ -21,6 +21,8 @@ TIERS: Final = ("gpu", "cpu", "disk", "remote")
 """Places of KV by number, fastest first."""
 _GPU: Final = 1
 _ANY: Final = 15
+_FASTEST: Final = bytes(max(0, (mask & -mask).bit_length() - 1) for mask in range(1 << len(TIERS)))
+"""The fastest tier of a set of tiers."""
 _ROOT: Final = 0
 """The slot before the first block of every chain; it counts as kept everywhere."""
 _STEP: Final = 4096
@@ -157,6 +159,26 @@ class BlockIndex:
         """Return how much of a prompt with these block keys is kept."""
         gpu = self._run(keys, 0, _GPU, self.holes_gpu)
         return CachedPrefix(gpu, self._run(keys, gpu, _ANY, self.holes))
+
+    def places(self, keys: Sequence[int]) -> list[int]:
+        """Return how many blocks of a prompt, or of a part of it, are in each tier, counted in the fastest that has it.
+
+        Those beyond the sum are nowhere. A block behind one that is nowhere counts, too, though no prompt can use it.
+        """
+        counts = [0] * len(TIERS)
+        tiers, find = self._tiers, self._find_key
+        counts[0] = self._run(keys, 0, _GPU, self.holes_gpu)
+        for at in range(counts[0], len(keys)):
+            slot = find(keys[at])
+            if not slot:
+                break  # a block has its slot as long as one behind it has one
+            if tiers[slot]:
+                counts[_FASTEST[tiers[slot]]] += 1
+        return counts
+
+    def tier_of(self, key: int) -> int:
+        """Return the fastest tier that has a block; that of the GPUs if none has."""
+        return _FASTEST[self._tiers[slot]] if (slot := self._find_key(key)) else 0
 
     def reach(self, key: int) -> CachedPrefix:
         """Return how much is kept of the prompt that ends with a block, as 0 (not all of it) or 1."""

@@ -1,9 +1,11 @@
 """KV below a worker's GPU memory: how much a tier holds, and how long loading from it takes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+from weft_core.timing import load_seconds
 
 KVTierName = Literal["cpu", "disk", "remote"]
 TIER_NAMES: tuple[KVTierName, ...] = get_args(KVTierName)
@@ -18,6 +20,18 @@ DISK_FULL, DISK_SLOW, DISK_FAILED, DISK_SILENT = "disk-full", "disk-slow", "disk
 it cannot be written to; what keeps it in order does not answer."""
 DISK_FAULTS = (DISK_FAILED, DISK_SILENT, DISK_FULL, DISK_SLOW)
 """The worst first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierSpeed:
+    """How fast KV is loaded from a tier."""
+
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+
+SPEEDS: Mapping[str, TierSpeed] = {name: TierSpeed(speed) for name, speed in BYTES_PER_S.items()}
+"""Those of all tiers where nothing was measured."""
 
 UNITS = {"Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 
@@ -55,7 +69,16 @@ class KVTier:
 
     def t_load(self, tokens: float, kv_bytes_per_token: float) -> float:
         """Return T_load(l) = latency + l · bytes per token / bandwidth in seconds, 0 for no tokens."""
-        return self.latency_s + tokens * kv_bytes_per_token / self.bytes_per_s if tokens > 0 else 0.0
+        return load_seconds(self.latency_s, kv_bytes_per_token / self.bytes_per_s, tokens)
+
+
+def t_load(tokens: Mapping[str, int], kv_bytes_per_token: float, speeds: Mapping[str, TierSpeed] = SPEEDS) -> float:
+    """Return the seconds to load tokens from the tiers that have them, one tier after the other."""
+    seconds = 0.0
+    for name, count in tokens.items():
+        speed = speeds[name]
+        seconds += load_seconds(speed.latency_s, kv_bytes_per_token / speed.bytes_per_s, count)
+    return seconds
 
 
 def check_order(names: Sequence[KVTierName]) -> None:

@@ -50,10 +50,15 @@ def covered(sketch: str, digests: Sequence[bytes]) -> int:
     if not bits:
         return 0
     for count, digest in enumerate(digests):
-        for at in _places(digest, len(bits) * 8):
-            if not bits[at >> 3] >> (at & 7) & 1:
-                return count
+        if not _has(bits, digest):
+            return count
     return len(digests)
+
+
+def contains(sketch: str, digest: bytes) -> bool:
+    """Return whether a prompt's link is in a sketch."""
+    bits = _bits(sketch)
+    return bool(bits) and _has(bits, digest)
 
 
 def is_sketch(text: str) -> bool:
@@ -70,6 +75,13 @@ def is_sketch(text: str) -> bool:
 @lru_cache(maxsize=1024)
 def _bits(sketch: str) -> bytes:
     return b64decode(sketch)
+
+
+def _has(bits: bytes, digest: bytes) -> bool:
+    for at in _places(digest, len(bits) * 8):  # noqa: SIM110 - as fast as can be: a coordinator asks it of each worker
+        if not bits[at >> 3] >> (at & 7) & 1:
+            return False
+    return True
 
 
 def _places(digest: bytes, bits: int) -> list[int]:

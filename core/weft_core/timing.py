@@ -1,4 +1,4 @@
-"""T_pre, T_dec, the mixed step and T_kv over flat sequences of figures, in the subset of Python that numba compiles.
+"""T_pre, T_dec, the mixed step, T_kv, T_load over flat sequences of figures, in the subset of Python numba compiles.
 
 The live router calls these functions as they are, with tuples; the simulator compiles the very same ones and calls
 them with arrays. A degree's costs are two flat sequences, ``PREFILL_FIELDS`` figures per prefill regime and
@@ -79,6 +79,16 @@ def step_seconds(
 def transfer_seconds(alpha: float, per_token: float, tokens: float) -> float:
     """Return T_kv; nothing to move takes no time."""
     return alpha + per_token * tokens if tokens > 0 else 0.0
+
+
+def load_seconds(latency: float, per_token: float, tokens: float) -> float:
+    """Return T_load of a tier below the GPUs' memory; nothing to load takes no time."""
+    return latency + per_token * tokens if tokens > 0 else 0.0
+
+
+def wait_and_load(queue: float, load: float) -> float:
+    """Return the wait of a prefill that needs a load from a tier: it is loaded while those before it are computed."""
+    return load if load > queue else queue
 
 
 def place_wait_seconds(places: float, taken: float, running: float, answer: float, step: float) -> float:

@@ -15,6 +15,7 @@ FULL = WorkerRecord(
     adapters=("sql@01234567",), adapter_faults=(("law@89abcdef", "No adapter found"),),
     kv_tier_faults=(("disk-full", ""),),
     kv_prefixes=sketch_of([link_digest("", "a")]),
+    kv_tier_prefixes=(("cpu", sketch_of([link_digest("", "a")])), ("disk", "")),
 )  # fmt: skip
 
 
@@ -31,6 +32,10 @@ def test_what_another_version_wrote_is_read_as_far_as_possible_or_skipped() -> N
     assert read_fields(old) is not None
     others: list[object] = [[], {}, "x", None, {"worker": 1}, {**stored, "role": "else"}, {**stored, "seq": "x"}]
     others += [{**stored, "kvPrefixes": sketch} for sketch in (5, "not base64", "A" * 100_000)]
+    others += [
+        {**stored, "kvTierPrefixes": given}
+        for given in (5, [["gpu", ""]], [["cpu"]], [["cpu", "?"]], [["cpu", ""]] * 4)
+    ]
     for strange in others:
         assert read_fields(strange) is None
 

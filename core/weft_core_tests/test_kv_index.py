@@ -64,6 +64,11 @@ class Model:
             for name in gone:
                 del self.entries[name]
 
+    def places(self, keys: list[int]) -> list[int]:
+        by_key = {one.key: one for one in self.entries.values()}
+        fastest = [min(by_key[key].tiers) for key in keys if key in by_key and by_key[key].tiers]
+        return [fastest.count(tier) for tier in range(len(TIERS))]
+
     def prefix(self, keys: list[int]) -> CachedPrefix:
         by_key = {one.key: one for one in self.entries.values()}
         gpu = kept = 0
@@ -84,6 +89,8 @@ def check(index: BlockIndex, model: Model, prompts: list[list[int]]) -> None:
     for keys in prompts:
         found = index.prefix(keys)
         assert found == model.prefix(keys)
+        assert index.places(keys) == model.places(keys)
+        assert index.places(keys[1:]) == model.places(keys[1:])
         for count in range(1, len(keys) + 1):
             reached = model.prefix(keys[:count])
             assert index.reach(keys[count - 1]) == (reached.gpu == count, reached.kept == count)

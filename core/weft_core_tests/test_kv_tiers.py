@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from weft_core.kv_tiers import BYTES_PER_S, KVTier, KVTierError, tier_from_text
+from weft_core.kv_tiers import BYTES_PER_S, KVTier, KVTierError, TierSpeed, t_load, tier_from_text
+from weft_core.timing import wait_and_load
 
 
 def test_a_load_takes_its_latency_and_its_bytes() -> None:
@@ -48,3 +49,19 @@ def test_other_texts_are_refused_with_what_is_allowed(text: str, words: str) -> 
 def test_an_unknown_tier_is_refused() -> None:
     with pytest.raises(KVTierError, match="choose of cpu, disk, remote"):
         KVTier("tape", 1.0, math.pi)  # type: ignore[arg-type]
+
+
+def test_loads_take_the_time_of_each_tier_one_after_the_other() -> None:
+    speeds = {"cpu": TierSpeed(1000.0, 0.5), "disk": TierSpeed(100.0)}
+    assert t_load({"cpu": 20, "disk": 3}, 10.0, speeds) == pytest.approx(0.5 + 0.2 + 0.3)
+    assert t_load({"cpu": 0}, 10.0, speeds) == 0
+    assert t_load({}, 10.0) == 0
+    tier = KVTier("cpu", 1e9, 1000.0, 0.5)
+    assert tier.t_load(20, 10.0) == t_load({"cpu": 20}, 10.0, speeds), "the simulator's and the router's"
+
+
+def test_a_load_counts_where_it_is_longer_than_the_wait() -> None:
+    assert wait_and_load(1.0, 0.5) == 1.0
+    assert wait_and_load(1.0, 1.5) == 1.5
+    assert math.isnan(wait_and_load(math.nan, 0.5))
+    assert wait_and_load(math.inf, 0.5) == math.inf

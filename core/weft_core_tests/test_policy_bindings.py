@@ -1,8 +1,10 @@
 """Which decode worker a new session is bound to."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft_core.policies.finish import hit_worth
 from weft_core.policies.inputs import BindingInputs
 from weft_core.policies.registry import BINDINGS
 
@@ -19,11 +21,13 @@ def choose(
     hits: list[float] | None = None,
     load: list[float] | None = None,
     cursor: int = 0,
+    in_memory: list[float] | None = None,
 ) -> int:
     none = [0.0] * len(free)
     full = [1000.0] * len(free)
     inputs = BindingInputs(
-        needed_kv, free, capacity or full, sessions or none, hits or none, load or none, cursor
+        needed_kv, free, capacity or full, sessions or none, hits or none, load or none, cursor,
+        in_memory or hits or none,
     )  # fmt: skip
     return BINDINGS[name].bind(inputs)
 
@@ -40,6 +44,15 @@ def test_prefix_aware_worked_by_hand() -> None:
     assert choose("prefix-aware", 350, [900, 400, 500], hits=[0, 300, 300]) == 2
     assert choose("prefix-aware", 350, [900, 40, 50], hits=[0, 300, 300]) == 2  # 50 tokens hold the rest
     assert choose("prefix-aware", 350, [900, 400]) == 0  # no hit: headroom
+
+
+def test_what_has_to_be_loaded_from_a_tier_counts_for_less_and_needs_room() -> None:
+    assert hit_worth(300, 0.3, 0.0) == 300
+    assert hit_worth(300, 0.3, 0.1) == pytest.approx(200)  # a third of the time that it saves
+    assert hit_worth(300, 0.3, 0.4) == 0
+    assert choose("prefix-aware", 350, [900, 900], hits=[200, 300], in_memory=[0, 300]) == 1
+    for name in ("prefix-aware", "kv-aware"):
+        assert choose(name, 350, [50, 350], hits=[300, 200], in_memory=[0, 0]) == 1  # a load fills GPU memory
 
 
 def test_kv_aware_worked_by_hand() -> None:
@@ -78,7 +91,7 @@ def test_a_bound_worker_has_room_and_the_rules_best_figure(
 ) -> None:
     free, used, sessions, load, hits = ([float(f[i]) for f in figures] for i in range(5))
     capacity = [a + b for a, b in zip(free, used, strict=True)]
-    chosen = BINDINGS[name].bind(BindingInputs(needed_kv, free, capacity, sessions, hits, load, cursor))
+    chosen = BINDINGS[name].bind(BindingInputs(needed_kv, free, capacity, sessions, hits, load, cursor, hits))
     saved = hits if name in ("prefix-aware", "kv-aware") else [0.0] * len(free)
     roomy = [i for i in range(len(free)) if free[i] >= needed_kv - saved[i]]
     if not roomy:

@@ -135,8 +135,9 @@ def test_bindings(
 ) -> None:
     free, capacity, sessions, hits, load = ([row[i] for row in workers] for i in range(5))
     bind = BINDINGS[name].bind
-    plain = BindingInputs(needed_kv, free, capacity, sessions, hits, load, cursor)
+    here = [hit / 2 for hit in hits]
+    plain = BindingInputs(needed_kv, free, capacity, sessions, hits, load, cursor, here)
     fast = BindingInputs(
-        needed_kv, floats(free), floats(capacity), floats(sessions), floats(hits), floats(load), cursor
+        needed_kv, floats(free), floats(capacity), floats(sessions), floats(hits), floats(load), cursor, floats(here)
     )
     assert bind(plain) == compiled(bind)(fast)

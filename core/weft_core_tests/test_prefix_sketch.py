@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.prefix_sketch import ERROR, MAX_LINKS, MAX_TEXT, covered, is_sketch, link_digest, sketch_of
+from weft_core.prefix_sketch import ERROR, MAX_LINKS, MAX_TEXT, contains, covered, is_sketch, link_digest, sketch_of
 
 links = st.lists(st.text(max_size=20), max_size=60, unique=True)
 
@@ -32,6 +32,8 @@ def test_a_prompt_is_followed_to_its_first_unknown_link() -> None:
     unknown = next(d for i in range(100) if not covered(sketch, [d := link_digest("t", f"x{i}")]))
     assert covered(sketch, [known[0], unknown, known[2]]) == 1
     assert covered("", known) == 0
+    assert [contains(sketch, digest) for digest in (*known, unknown)] == [True, True, True, False]
+    assert not contains("", known[0])
     assert sketch_of([]) == ""
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import redis
 from weft_core.cost import CostProfile
@@ -46,6 +47,7 @@ from weft_e2e.stack_config import (
     workers_file,
 )
 from weft_e2e.waiting import until
+from weft_router.ask import ask
 
 __all__ = ["HOST", "TOKEN", "Stack", "StackConfig", "StackWorker", "engine_command", "router_config", "running"]
 
@@ -98,6 +100,13 @@ class Stack:
             if (text := _get(port, "/metrics")) is not None:
                 pages[f"{name}/engine"] = text
         return pages
+
+    def debug(self, router: str, path: str) -> Any:
+        """Return a debug page of a router process, decoded."""
+        status, body = ask(f"http://{HOST}:{self.router_ports[router]}{path}", token=TOKEN.encode())
+        if status != 200:
+            raise RuntimeError(f"{router}: {path} answered {status}: {body.decode(errors='replace')}")
+        return json.loads(body)
 
     def ledger(self, worker: str) -> dict[str, object]:
         """Return what a worker's engine counted."""

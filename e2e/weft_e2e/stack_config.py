@@ -65,6 +65,8 @@ class StackConfig:
     """Whether the workers' roles may change: they are in files then, and every engine does both."""
     kv_events: bool = False
     """Whether engines publish KV events to their sidecars."""
+    kv_tiers: tuple[str, ...] = ()
+    """The tiers of every engine below its GPUs, as ``NAME:SIZE[:BYTES_PER_S[:LATENCY_S]]``."""
 
     @property
     def paired(self) -> bool:
@@ -119,6 +121,7 @@ def engine_command(
     argv += ["--drain-seconds", str(ENGINE_END_S)]
     if config.chunk is not None and (config.movable or has_duty(worker.role, "decode")):
         argv += ["--chunk", str(config.chunk)]
+    argv += [f"--kv-tier={tier}" for tier in config.kv_tiers]
     if events_port:
         events = {
             "enable_kv_cache_events": True,

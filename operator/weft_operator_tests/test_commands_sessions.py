@@ -17,10 +17,10 @@ from weft_router.sessions.session_view import MOST, ORDERS
 pytestmark = pytest.mark.component
 
 TABLE = """\
-session           worker     KV at      class    KV tokens  rounds  tier  handle ends in  last round ago
-bbbbbbbbbbbbbbbb  demo-d1-1  demo-d1-1  batch        90000       2  -                  -          27 min
-aaaaaaaaaaaaaaaa  demo-d1-0  demo-d1-0  default       4096       7  gpu             41 s             3 s
-cccccccccccccccc  demo-d1-1  demo-d1-9  default         16       1  gpu            3 min           2.5 h
+session  worker  KV at  class  KV tokens  rounds  KV is in  handle ends in  last round ago
+bbbbbbbbbbbbbbbb  demo-d1-1  demo-d1-1  batch  90000  2  GPU 64000, CPU 25984, nowhere 16  -  27 min
+aaaaaaaaaaaaaaaa  demo-d1-0  demo-d1-0  default  4096  7  gpu  41 s  3 s
+cccccccccccccccc  demo-d1-1  demo-d1-9  default  16  1  gpu  3 min  2.5 h
 
 3 of 3 sessions
 """
@@ -41,10 +41,12 @@ def row(key: str, worker: str, tokens: int, rounds: int, handle_s: float | None,
     }
 
 
+KV = {"gpu": 64_000, "cpu": 25_984, "disk": 0, "remote": 0, "none": 16}
+"""Routers whose engines send no KV events say nothing of this."""
 ROWS = {
     "demo-d1-0-0": [row("a", "demo-d1-0", 4096, 7, 41.2, 3.0)],
     "demo-d1-1-0": [
-        row("b", "demo-d1-1", 90_000, 2, None, 1600.0, **{"class": "batch"}),
+        row("b", "demo-d1-1", 90_000, 2, None, 1600.0, kv=KV, **{"class": "batch"}),
         row("c", "demo-d1-1", 16, 1, 190.0, 9000.0, kvWorker="demo-d1-9"),
     ],
 }

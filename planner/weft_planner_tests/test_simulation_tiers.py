@@ -59,3 +59,26 @@ def test_a_full_tier_gives_its_oldest_to_the_next() -> None:
 def test_tiers_come_once_each_from_the_fastest_to_the_slowest() -> None:
     with pytest.raises(SimulationError, match="tiers: give each of cpu, disk, remote at most once, in this order"):
         Options(tiers=(tier("disk", 10), tier("cpu", 10)))
+
+
+def routed(tokens_per_s: float) -> Outcome:
+    """Serve a session of two rounds with a prefill worker beside; between them it is evicted into a tier."""
+    later = (900.0, 10.0, 0.0)  # more than its history, so that it may be computed anew
+    return simulate(
+        sample_of([(0.0, [FIRST, later]), (2.0, [(950.0, 5.0, 0.0)])]),
+        Layout((Worker(1),), (Worker(1),)),
+        {"gpu": profile(kv=1600)},
+        PolicyChoice(route="weft", mode="ia", order="fcfs"),
+        ONE_CLASS,
+        options=Options(
+            tiers=(tier("cpu", 5000, tokens_per_s=tokens_per_s),), warm_up=0.0, cool_down=0.0, chunked=False,
+            history="recompute", handover="pull",
+        ),
+    )  # fmt: skip
+
+
+def test_a_route_weighs_the_load_against_computing_the_history_elsewhere() -> None:
+    fast, slow = routed(1e6), routed(10.0)
+    assert (fast.evictions, slow.evictions) == (1, 1)
+    assert (fast.loaded_tokens, fast.recomputed_tokens) == (HISTORY, 0)
+    assert (slow.loaded_tokens, slow.recomputed_tokens) == (0, HISTORY), "a minute of loading"

@@ -289,3 +289,17 @@ async def test_a_store_in_memory_forgets_what_is_over_and_keeps_no_more_than_it_
     assert len(store._heads) == 3
     kept = ["h0", f"h{most - 3}", f"h{most - 2}", f"h{most - 1}", "one more"]
     assert await store.sessions_of(kept) == [None, None, f"s{most - 2}", f"s{most - 1}", "s"]
+
+
+async def test_where_a_prompt_was_prefilled_outlives_its_decode_worker() -> None:
+    clock = Clock()
+    bindings = coordinator(Flaky(), clock=clock)
+    bindings.note_prefill("s", "p1", 3000)
+    assert bindings.last_prefill("s") is None, "no such session"
+    await resolve(bindings, "a")
+    assert bindings.last_prefill("s") is None
+    clock.now = 5.0
+    bindings.note_prefill("s", "p1", 3000)
+    await resolve(bindings, "b", usable="b")
+    assert bindings.peek("s") == "b"
+    assert bindings.last_prefill("s") == ("p1", 3000, 5.0)

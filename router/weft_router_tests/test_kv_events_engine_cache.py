@@ -8,7 +8,7 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.kv_block_keys import START, block_keys, id_bytes, prompt_extras
-from weft_core.prefix_sketch import covered, link_digest
+from weft_core.prefix_sketch import contains, covered, link_digest
 from weft_router.kv_events.engine_cache import CHECK_S, DISAGREEMENTS, EngineCache
 from weft_router.kv_events.prompt_links import MAX_OF_PROMPT, PromptLinks, ServedPrompt
 from weft_router.kv_events.session_blocks import STRIDE, SessionBlocks
@@ -160,11 +160,84 @@ async def test_of_each_session_it_is_known_how_much_is_kept() -> None:
     assert worker.cache.kept_tokens("session of short") is None, "too short to be remembered"
 
 
+async def test_where_each_token_of_a_session_is() -> None:
+    """Worked by hand: 25 whole blocks and 2 tokens, of which 5 blocks are dropped and 12 moved to the CPU's memory."""
+    worker = Worker()
+    ids, session = list(range(102)), "session of a"
+    hashes = worker.store(ids)
+    await worker.serve(prompt(ids, "a"))
+    assert await worker.cache.places(session, tokens=102, pinned=True) is None, "events are not trusted yet"
+    assert worker.links("a") == 1
+    whole = {"gpu": 100, "cpu": 0, "disk": 0, "remote": 0, "none": 2}
+    assert await worker.cache.places(session, tokens=102, pinned=False) == whole
+    assert await worker.cache.places(session, tokens=102, pinned=True) == {**whole, "gpu": 102, "none": 0}
+    assert await worker.cache.places(session, tokens=104, pinned=True) is None, "not the prompt that is remembered"
+    assert await worker.cache.places("another", tokens=102, pinned=True) is None
+    worker.batch(
+        {"type": "BlockStored", "block_hashes": hashes[:20], "parent_block_hash": None, "token_ids": [],
+         "block_size": 0, "medium": "CPU"},
+        {"type": "BlockRemoved", "block_hashes": hashes[8:], "medium": "GPU"},
+    )  # fmt: skip
+    assert await worker.cache.places(session, tokens=102, pinned=False) == {
+        "gpu": 32, "cpu": 48, "disk": 0, "remote": 0, "none": 22,
+    }  # fmt: skip
+
+
+async def test_what_has_to_be_loaded_is_told_by_tier() -> None:
+    """The sketch of a tier has the links whose last block is there; a session's tokens count in steps of 8 blocks."""
+    worker = Worker()
+    ids = list(range(100))
+    hashes = worker.store(ids)
+    await worker.serve(prompt(ids, "system", "question"))
+    assert worker.links("system", "question") == 2
+    assert worker.cache.below("session of system") == {}
+    tier: dict[str, Any] = {"type": "BlockStored", "parent_block_hash": None, "token_ids": [], "block_size": 0}
+    worker.batch(
+        {**tier, "block_hashes": hashes[:20], "medium": "CPU"},
+        {**tier, "block_hashes": hashes[20:], "medium": "STORAGE", "locality": "LOCAL"},
+        {"type": "BlockRemoved", "block_hashes": hashes[8:], "medium": "GPU"},
+    )
+    record = worker.cache.describe(RECORD)
+    links = [link_digest("t", link) for link in ("system", "question")]
+    assert covered(record.kv_prefixes or "", links) == 2
+    assert [(name, [contains(sketch, link) for link in links]) for name, sketch in record.kv_tier_prefixes] == [
+        ("cpu", [True, False]), ("disk", [False, True]),
+    ]  # fmt: skip
+    assert worker.cache.below("session of system") == {"cpu": 32, "disk": 32}, "blocks 16 and 24 of 25"
+    worker.batch({"type": "BlockRemoved", "block_hashes": hashes[15:16], "medium": "CPU"})
+    assert worker.cache.below("session of system") == {}, "what is behind a gap cannot be loaded"
+
+
+async def test_a_session_is_counted_on_its_rank() -> None:
+    worker = Worker(ranks=2)
+    worker.store(IDS[:16], rank=0)
+    worker.store(IDS, rank=1)
+    await worker.serve(prompt(IDS, "a"))
+    worker.links("a")
+    found = [await worker.cache.places("session of a", tokens=40, pinned=False, rank=rank) for rank in (0, 1, None)]
+    assert [one and one["gpu"] for one in found] == [16, 40, 40]
+    assert [worker.cache.kept_tokens("session of a", rank) for rank in (0, 1, None)] == [0, None, None]
+
+
 def test_sessions_are_bounded() -> None:
     sessions = SessionBlocks(limit=2)
     for name in ("a", "b", "a", "c"):
         sessions.record(name, range(1, 100))
     assert [sessions.kept(name, lambda _: False) for name in "abc"] == [0, None, 0]
+
+
+def test_of_older_sessions_fewer_blocks_are_remembered() -> None:
+    sessions = SessionBlocks(limit=3, keys=250)
+    for name in "abc":
+        sessions.record(name, range(1, 101))
+    assert [len(sessions.keys(name) or ()) for name in "abc"] == [0, 100, 100]
+    assert [sessions.kept(name, lambda key: key <= 50) for name in "abc"] == [48, 48, 48]
+    sessions.record("a", range(1, 21))
+    assert [len(sessions.keys(name) or ()) for name in "abc"] == [20, 100, 100]
+    sessions.record("d", range(1, 20))
+    assert [len(sessions.keys(name) or ()) for name in "abcd"] == [20, 0, 100, 19], "b was used longest ago"
+    sessions.record("e", range(1, 1000))
+    assert sessions.keys("e") is None, "too long by itself"
 
 
 @pytest.mark.component

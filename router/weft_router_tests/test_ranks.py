@@ -33,13 +33,17 @@ async def test_a_session_stays_on_one_of_the_ranks() -> None:
     assert Counter(lines) == {f"{RANK_HEADER}: {rank}\r\n": 50 for rank in range(8)}
 
 
-async def test_of_very_many_sessions_the_first_ones_are_forgotten() -> None:
+async def test_of_very_many_sessions_those_that_paused_longest_are_forgotten() -> None:
     ranks = engine(8)
     for number in range(MOST_SESSIONS + 100):
         ranks.lines_of(f"s-{number}")
+        if number >= 3:
+            assert ranks.lines_of("s-3").endswith(": 3\r\n"), "it goes on, and its KV is on this rank"
     assert len(ranks._rank_of) == MOST_SESSIONS
-    assert "s-99" not in ranks._rank_of
-    assert "s-100" in ranks._rank_of
+    assert ranks.rank_of("s-3") == 3
+    assert ranks.rank_of("s-100") is None
+    assert ranks.rank_of("s-101") == 101 % 8
+    assert engine(1).rank_of("any") == 0
 
 
 async def test_an_engine_of_one_batch_gets_no_rank_and_the_proof_stays() -> None:

@@ -24,7 +24,7 @@ from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.request_log import RequestLog
 from weft_router.routing.route_selector import FEW, GAPS_S
 from weft_router.sessions.round import Round
-from weft_router.sessions.session import CachedPrompt, PrefixMatch
+from weft_router.sessions.session import CachedPrompt, KvOrigin, PrefixMatch
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import MemoryStore
 from weft_router.telemetry.decision_log import DecisionLog
@@ -75,12 +75,18 @@ class Here:
         handle: KvHandle | None = None,
         n: int = 1,
         cached: Mapping[str, int] = NOTHING,
+        below: Mapping[str, int] = NOTHING,
+        origin: KvOrigin | None = None,
+        d1: tuple[QueueEntry, ...] = (),
     ) -> dict[str, Any]:
         """Decide about a round, of ``n`` answers, and return what the page of decisions says."""
         for name, queue in {"p0": (), "p1": (QueueEntry(0, 4900, "other"),)}.items():
             await self.store.heartbeat(
                 WorkerRecord(name, "prefill", URL, 1, 16_000, revision="r1", seq=1, ready=True, queue=queue)
             )
+        await self.store.heartbeat(
+            WorkerRecord("d1", "decode", URL, 1, 16_000, revision="r1", seq=1, ready=True, draining=True, queue=d1)
+        )
         await self.registry.refresh()
         config = self.settings.config
         body = {"model": MODEL, "prompt": "hello", "n": n}
@@ -90,7 +96,8 @@ class Here:
             prefix_match=PrefixMatch(
                 PrefillTask(history, increment), later=True, continues=True, handle=handle,
                 prefilled={worker: CachedPrompt(tokens, math.inf) for worker, tokens in cached.items()},
-            ),
+                origin=origin,
+            ).loaded(below),
             started=0.0, engine_request=EngineRequest(inference, "weft-1"), export=False,
         )  # fmt: skip
         self.route_selector.decide(rnd)
@@ -124,6 +131,41 @@ async def test_a_long_history_that_nobody_can_read_stays_with_its_worker(here: H
     unread, several = await here.decide(1000, 1000), await here.decide(0, 1000, n=2)
     assert (unread["reason"], several["reason"]) == ("history-unreadable", "not-transferable")
     assert list(options(unread)) == list(options(several)) == ["local"]
+
+
+async def test_a_session_that_moved_is_prefilled_by_the_worker_that_it_left_where_that_is_sooner(here: Here) -> None:
+    """It has 3,000 of 3,200 tokens: T_pre(3000, 200) = 30 ms and T_kv(3200) = 4.2 ms, against 330 ms anywhere else."""
+    facts = await here.decide(0, 3200, origin=KvOrigin("d1", 3000, 0.0))
+    assert (facts["chosen"], facts["reason"]) == ("d1", "moved")
+    assert (await here.decide(0, 3200, origin=KvOrigin("d1", 3000, 0.1)))["chosen"] == "d1"
+    assert (await here.decide(0, 3200, origin=KvOrigin("d1", 3000, 1.0)))["chosen"] != "d1", "a second to load it"
+    assert (await here.decide(0, 3200, origin=KvOrigin("d9", 3000, 0.0)))["reason"] != "moved", "no such worker"
+    assert (await here.decide(0, 3200, origin=KvOrigin("d1", 3000, 0.0), n=2))["reason"] == "not-transferable"
+
+
+async def test_a_worker_with_much_to_do_is_not_asked_for_a_session_that_left_it(tmp_path: Path) -> None:
+    here = Here(tmp_path)
+    busy = (QueueEntry(0, 9000, "other"),)
+    assert (await here.decide(0, 3200, origin=KvOrigin("d1", 3000, 0.0), d1=busy))["chosen"] != "d1"
+
+
+async def test_a_history_in_a_tier_is_priced_with_its_load(tmp_path: Path) -> None:
+    """T_load of 600 tokens at a million a second and 2 ms; elsewhere they come back with the new ones."""
+    size = router_json()["profile"]["kvBytesPerToken"]
+    here = Here(tmp_path, engine={"kvTiers": {"cpu": {"bytesPerSecond": size * 1e6, "latencySeconds": 0.002}}})
+    near, below = options(await here.decide(800, 1000)), options(await here.decide(800, 1000, below={"cpu": 600}))
+    more = (below["local"] - below["p0"]) - (near["local"] - near["p0"])
+    assert more == pytest.approx(0.002 + 0.0006 - 0.0006)
+    read = options(await here.decide(800, 1000, handle=HANDLE, below={"cpu": 600}))
+    known = options(await here.decide(800, 1000, handle=HANDLE))
+    assert read["p0"] - read["local"] == pytest.approx(known["p0"] - known["local"]), "either way it is loaded first"
+
+
+async def test_a_long_history_in_a_slow_tier_may_be_computed_elsewhere(tmp_path: Path) -> None:
+    here = Here(tmp_path, engine={"kvTiers": {"disk": {"bytesPerSecond": 1.0}}})
+    facts = await here.decide(1000, 1000, below={"disk": 600})
+    assert facts["chosen"] == "p0", "400 tokens are in GPU memory, and the others take too long to load"
+    assert (await here.decide(1000, 1000))["reason"] == "history-unreadable"
 
 
 async def test_a_history_that_nobody_can_read_may_be_computed_where_the_prefix_cache_has_most_of_it(here: Here) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from weft_core.cost import CostProfileError
 from weft_core.heartbeat import WorkerRecord
+from weft_core.kv_tiers import SPEEDS
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle
 from weft_router.sessions import session_export
-from weft_router.sessions.session import CachedPrompt
+from weft_router.sessions.session import CachedPrompt, KvOrigin
 from weft_router.sessions.session_export import SessionExport, dump_session, load_session
 from weft_router.sessions.session_table import SessionTable
 from weft_router_tests.test_session_table import FIRST, FOLLOW, Clock, begin, handle, started
@@ -21,6 +22,9 @@ PEERS = [WorkerRecord("p0", "prefill", "http://x", 1, 1000)]
 
 class Costs:
     """A profile by which reading takes so many seconds, computing one."""
+
+    kv_bytes_per_token = 25e6
+    """A thousand tokens a second from the CPU's memory."""
 
     def __init__(self, read_s: float | None) -> None:
         self.read_s = read_s
@@ -42,14 +46,19 @@ class World:
         self.given_back: list[KvHandle] = []
         self.prefill_workers = PEERS
         self.elsewhere = True
-        config = SimpleNamespace(engine=SimpleNamespace(lease_seconds=30.0))
-        settings: Any = SimpleNamespace(degree=1, profile_of=lambda _: Costs(read_s), config=config)
+        self.held: tuple[int, dict[str, int]] = (0, {})
+        self.healthy = True
+        config = SimpleNamespace(engine=SimpleNamespace(lease_seconds=30.0, tier_speeds=lambda: SPEEDS))
+        costs = Costs(read_s)
+        settings: Any = SimpleNamespace(degree=1, profile=costs, profile_of=lambda _: costs, config=config, worker="d0")
         self.session_export = SessionExport(
             settings,
             sessions=self.sessions,
             prefill_workers=lambda: self.prefill_workers,
             elsewhere=lambda: self.elsewhere,
             give_back=self.given_back.append,
+            held=lambda _: self.held,
+            healthy=lambda: self.healthy,
         )
 
 
@@ -76,7 +85,7 @@ def test_a_session_arrives_as_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not prefix_match.continues, "nothing of it is here"
     assert len(world.sessions) == 0
     assert world.session_export.export("s") is None, "it is given away once"
-    assert world.session_export.moved == {"handle": 1, "prefill": 0}
+    assert world.session_export.moved == {"handle": 1, "cache": 0, "prefill": 0}
 
 
 def test_an_edited_history_is_not_read_from_the_worker_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +113,7 @@ def test_a_handle_that_nobody_should_read_stays_and_is_given_back(monkeypatch: p
         assert found is not None
         assert found["handle"] is None
         assert len(world.given_back) == 1
-        assert world.session_export.moved == {"handle": 0, "prefill": 1}
+        assert world.session_export.moved == {"handle": 0, "cache": 0, "prefill": 1}
         assert not world.session_export.unread
     unknown = World(monkeypatch, handle(), read_s=None)
     assert unknown.session_export.waiting() == 1
@@ -181,3 +190,50 @@ def test_tokens_are_counted_where_their_kv_is(monkeypatch: pytest.MonkeyPatch) -
     assert world.sessions.tokens == 200
     world.sessions.close("s")
     assert world.sessions.tokens == 0
+
+
+def test_without_a_handle_a_session_moves_by_what_the_engine_has_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading takes 0.1 s and loading half a second, of the second that computing it would take."""
+    world = World(monkeypatch, None)
+    assert world.session_export.waiting() == 0
+    world.held = 800, {"cpu": 500}
+    assert world.session_export.waiting() == 1
+    assert not world.session_export.lends("s")
+    found = world.session_export.export("s")
+    assert found is not None
+    assert world.session_export.moved == {"handle": 0, "cache": 1, "prefill": 0}
+    assert world.session_export.lends("s"), "it prefills the session's next round"
+    assert world.session_export.unread
+
+    arrived = load_session(orjson.loads(orjson.dumps(found)), world.clock.now, source="d0")
+    assert arrived is not None
+    assert arrived.origin == KvOrigin("d0", 800, 0.5)
+    sessions = SessionTable(ttl_s=600, clock=world.clock)
+    sessions.take_over("s", arrived)
+    prefix_match = begin(sessions, FOLLOW)
+    assert prefix_match.origin == arrived.origin
+    assert (prefix_match.away, prefix_match.task.history, prefix_match.forgone) == (False, 0, 110)
+    edited = begin(sessions, [*FIRST, {"role": "assistant", "content": "other"}, FOLLOW[2]])
+    assert edited.origin is None, "that engine has another history"
+    world.session_export.mark_read("s")
+    assert not world.session_export.lends("s")
+    world.clock.now += 31
+    assert not world.session_export.unread
+
+
+def test_what_loads_longer_than_it_computes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, None)
+    world.held = 1000, {"cpu": 950}
+    assert world.session_export.waiting() == 0
+    found = world.session_export.export("s")
+    assert found is not None
+    assert found["origin"] is None
+
+
+def test_an_engine_that_is_gone_has_no_kv_but_its_sessions_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, handle())
+    world.held, world.healthy = (800, {}), False
+    found = world.session_export.export("s")
+    assert found is not None
+    assert (found["handle"], found["origin"], world.given_back) == (None, None, [])
+    assert found["prefilled"], "which prefill worker may still have its prompt"

@@ -43,7 +43,10 @@ async def placed(workers: int, losses: int) -> str | None:
     store.registry = registry = Registry(store, _no_answer)
     await registry.refresh()
     store.losses = losses
-    placer = SessionPlacer(CONFIG, registry=registry, bindings=Bindings(store, ttl_s=100, store_up=lambda: True))
+    placer = SessionPlacer(
+        CONFIG, registry=registry, bindings=Bindings(store, ttl_s=100, store_up=lambda: True),
+        profile_of=lambda _: CONFIG.cost_profile(),
+    )  # fmt: skip
     return await placer.place(RoundRequest("r", "s", "default", INFERENCE, monotonic()), set())
 
 
@@ -65,6 +68,9 @@ async def test_without_the_store_each_new_session_is_placed_by_one_choice() -> N
     registry = Registry(store, _no_answer)
     await registry.refresh()
     config = RouterConfig.model_validate(router_json(routing={"policy": "remote-jsq", "binding": "round-robin"}))
-    placer = SessionPlacer(config, registry=registry, bindings=Bindings(store, ttl_s=100, store_up=lambda: False))
+    placer = SessionPlacer(
+        config, registry=registry, bindings=Bindings(store, ttl_s=100, store_up=lambda: False),
+        profile_of=lambda _: config.cost_profile(),
+    )  # fmt: skip
     found = [await placer.place(RoundRequest("r", f"s{k}", "default", INFERENCE, monotonic()), set()) for k in range(6)]
     assert sorted(str(one) for one in found) == ["a"] * 3 + ["b"] * 3

@@ -1,5 +1,6 @@
 """The page of sessions: sorted, bounded, and with what is known of each session's KV."""
 
+import asyncio
 from typing import Any
 
 import orjson
@@ -9,7 +10,7 @@ from weft_router.engines.handles import KvHandle
 from weft_router.errors import InvalidRequestError
 from weft_router.openai.prompt_history import history_of
 from weft_router.sessions.session_table import SessionTable
-from weft_router.sessions.session_view import MOST, ORDERS, sessions_page
+from weft_router.sessions.session_view import MOST, ORDERS, Entry, sessions_page
 from weft_router_tests.test_session_table import FIRST, Clock, chat
 
 
@@ -34,8 +35,12 @@ def table(clock: Clock, *rounds: tuple[str, int, KvHandle | None], class_: str =
     return sessions
 
 
-def page(tables: dict[str, SessionTable], query: str, now: float) -> Any:
-    return orjson.loads(sessions_page(tables, query.encode(), now=now))
+async def nothing(_: Entry) -> None:
+    return None
+
+
+def page(tables: dict[str, SessionTable], query: str, now: float, places_of: Any = nothing) -> Any:
+    return orjson.loads(asyncio.run(sessions_page(tables, query.encode(), now=now, places_of=places_of)))
 
 
 def test_a_row_says_where_the_kv_is_as_far_as_it_is_known() -> None:
@@ -52,10 +57,20 @@ def test_a_row_says_where_the_kv_is_as_far_as_it_is_known() -> None:
         "tokens": 500,
         "rounds": 1,
         "tier": "gpu",
+        "kv": None,
         "handleSeconds": 90.0,
         "idleSeconds": 10.0,
     }
     assert (second["tier"], second["handleSeconds"]) == (None, None), "its handle is over: only the engine knows"
+
+
+def test_a_row_has_the_tokens_by_tier_where_they_are_known() -> None:
+    async def places_of(entry: Entry) -> dict[str, int]:
+        return {"gpu": entry[2].tokens - 1, "none": 1}
+
+    clock = Clock()
+    (row,) = page({"w0": table(clock, ("a", 500, None))}, "", clock.now, places_of)["sessions"]
+    assert row["kv"] == {"gpu": 499, "none": 1}
 
 
 def test_kv_may_still_be_on_the_worker_that_a_session_left() -> None:
@@ -90,7 +105,7 @@ def test_sessions_are_found_by_the_begin_of_their_hash() -> None:
 @pytest.mark.parametrize("query", ["n=0", f"n={MOST + 1}", "n=x", "sort=size", "other=1", "n=1&n=2", "a=1&" * 9])
 def test_queries_that_cannot_be_are_refused(query: str) -> None:
     with pytest.raises(InvalidRequestError):
-        sessions_page({}, query.encode(), now=0.0)
+        page({}, query, now=0.0)
 
 
 def test_the_orders_have_names_that_commands_know() -> None:

@@ -151,7 +151,10 @@ def test_a_sessions_pace_is_that_of_all_its_rounds() -> None:
 class Dropped:
     """What a worker knows of its engine's cache: of every session it keeps 8 tokens."""
 
-    def kept_tokens(self, _session: str) -> int | None:
+    def below(self, _session: str, _rank: int | None) -> dict[str, int]:
+        return {}
+
+    def kept_tokens(self, _session: str, _rank: int | None) -> int | None:
         return 8
 
     def served(self, _prompt: object) -> None:

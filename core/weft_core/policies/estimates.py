@@ -188,17 +188,22 @@ class RemoteEstimates:
         sent: Mapping[str, int] = NOTHING,
         readable: bool = True,
         link_rates: Mapping[str, float] = UNMEASURED,
+        below: int = 0,
+        load_s: float = 0.0,
     ) -> list[RemoteFigures]:
         """Return every worker's figures for a task, valid until the next call.
 
         A history that is not ``readable`` is computed there, but for what the worker has ``cached``; the decode worker
-        has it, so that only the increment comes back. ``link_rates`` are measured ones, by worker, in place of the
-        profile's.
+        has it, so that only the increment comes back, and what a tier has ``below`` its GPU memory. One that is
+        readable is read after ``load_s``, in which that is loaded. ``link_rates`` are measured ones, by worker, in
+        place of the profile's.
         """
         if views is not self._views:
             self._take(views)
         back = task.increment
         if not readable:
+            back += below
+            load_s = 0.0
             task = PrefillTask(0, task.history + task.increment)
         for kind in self._kinds.values():
             kind.estimate(task.history, task.increment, back)
@@ -215,6 +220,7 @@ class RemoteEstimates:
                     figures.read_s = kind.read(read)
                     if known > task.history:
                         figures.prefill_s = kind.engine.prefill(known, tokens) * worker.view.slowdown
+            figures.read_s += load_s
             if sent or figures.sent:
                 figures.sent = float(sent.get(worker.view.worker, 0))
             if link_rates is not UNMEASURED:

@@ -17,6 +17,16 @@ def remote_work(history: float, total: float, cached: float) -> tuple[float, flo
     return known, total - known, max(0.0, known - cached)
 
 
+def hit_worth(hit: float, compute_s: float, load_s: float) -> float:
+    """Return how many tokens a prefix of ``hit`` tokens saves a worker that has it, less what its load costs.
+
+    ``compute_s`` is T_pre of these tokens there, ``load_s`` T_load of those that a tier has.
+    """
+    if not load_s > 0:
+        return hit
+    return hit * max(0.0, 1.0 - load_s / compute_s) if compute_s > 0 else 0.0
+
+
 def may_recompute(history: float, increment: float, cached: float) -> bool:
     """Tell whether a prefill worker may compute the history that it cannot read and has not cached.
 

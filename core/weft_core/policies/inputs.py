@@ -46,7 +46,8 @@ class LocalFigures:
     """The bound decode worker."""
 
     queue_s: float
-    """The wait for a place in its batch, and T_pre of its queued and running local prefills, each run whole."""
+    """The wait for a place in its batch, and T_pre of its queued and running local prefills, each run whole; T_load of
+    what a tier has of its history, where that is longer."""
     prefill_s: float
     """T_pre of this task on it, run whole."""
     chunked_queue_s: float
@@ -75,7 +76,7 @@ class RemoteFigures:
     prefill_s: float
     """T_pre of this task on it."""
     read_s: float
-    """T_kv of the history, decode worker -> prefill worker."""
+    """T_kv of the history, decode worker -> prefill worker, after T_load of what a tier has of it."""
     back_s: float
     """T_kv of the increment, prefill worker -> decode worker."""
     windowed_ttft: float
@@ -119,8 +120,9 @@ class RoutingInputs(NamedTuple):
 class BindingInputs(NamedTuple):
     """What a binding chooses from: a session's ``needed_kv`` in tokens, and a column per figure of the workers.
 
-    ``prefix_hit`` are the prompt's tokens in a worker's prefix cache, ``load`` its requests running or waiting;
-    ``cursor`` is the place behind the last chosen worker.
+    ``prefix_hit`` are the prompt's tokens in a worker's prefix cache, fewer where they have to be loaded from a tier
+    (``finish.hit_worth``), ``in_memory`` those in its GPU memory, which need no room. ``load`` are its requests running
+    or waiting; ``cursor`` is the place behind the last chosen worker.
     """
 
     needed_kv: float
@@ -130,6 +132,7 @@ class BindingInputs(NamedTuple):
     prefix_hit: Sequence[float]
     load: Sequence[float]
     cursor: int
+    in_memory: Sequence[float]
 
 
 class QueueInputs(NamedTuple):

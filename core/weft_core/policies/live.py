@@ -27,7 +27,7 @@ from weft_core.policies.snapshot import (
     RoutingOption,
 )
 from weft_core.slo import Slo
-from weft_core.timing import place_wait_seconds
+from weft_core.timing import place_wait_seconds, wait_and_load
 
 ALONE = Circumstances()
 UNCORRECTED: Final = (1.0, 1.0)
@@ -183,6 +183,8 @@ class Routing:
             sent=known.sent,
             readable=known.readable,
             link_rates=known.link_rates,
+            below=known.below,
+            load_s=known.load_s,
         )
         if evidence.correction != UNCORRECTED:
             local, remote = _corrected(local, remote, evidence.correction)
@@ -203,14 +205,16 @@ class Routing:
         step = engine.step(batch, context)
         taken, running = batch + decode.queued, min(batch, decode.places)
         wait = decode.slowdown * place_wait_seconds(decode.places, taken, running, evidence.known.answer, step)
+        load = evidence.known.load_s
         queue = chunked = math.inf
         if sliced:
             itl = self._itl_slo(decode)
             queue = engine.chunked_queue(batch, context, decode.queue_tokens, decode.queue_work, itl, decode.slowdown)
+            queue = wait_and_load(queue + wait, load)
             chunked = engine.chunked(batch, context, task.history, task.increment, itl, decode.slowdown)
         return LocalFigures(
-            engine.queue(decode.queue_s) + wait,
-            engine.prefill(task.history, task.increment) * decode.slowdown, queue + wait, chunked,
+            wait_and_load(engine.queue(decode.queue_s) + wait, load),
+            engine.prefill(task.history, task.increment) * decode.slowdown, queue, chunked,
             math.nan if decode.windowed_itl is None else decode.windowed_itl, batch, context,
             step, decode.kv_capacity - decode.kv_used, decode.queued,
         )  # fmt: skip

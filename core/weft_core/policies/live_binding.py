@@ -71,23 +71,38 @@ class Binding:
         return self._policy.reads_prefix_hits
 
     def choose(
-        self, workers: Sequence[BindingView], *, needed_kv: int, prefix_hit: Mapping[str, int] | None = None
+        self,
+        workers: Sequence[BindingView],
+        *,
+        needed_kv: int,
+        prefix_hit: Mapping[str, int] | None = None,
+        in_memory: Mapping[str, int] | None = None,
     ) -> str | None:
         """Return the decode worker of a session of ``needed_kv`` tokens, None when none has room.
+
+        ``in_memory`` are the hits in GPU memory, None: all are.
 
         Ties go to the first name; ``round-robin`` continues by name from the last chosen one, whichever joined or left.
         """
         among = Candidates(workers)
-        chosen = self.among(among, needed_kv=needed_kv, prefix_hit=prefix_hit)
+        chosen = self.among(among, needed_kv=needed_kv, prefix_hit=prefix_hit, in_memory=in_memory)
         return None if chosen < 0 else among.names[chosen]
 
-    def among(self, workers: Candidates, *, needed_kv: int, prefix_hit: Mapping[str, int] | None = None) -> int:
+    def among(
+        self,
+        workers: Candidates,
+        *,
+        needed_kv: int,
+        prefix_hit: Mapping[str, int] | None = None,
+        in_memory: Mapping[str, int] | None = None,
+    ) -> int:
         """Return the index of the decode worker of a session of ``needed_kv`` tokens, -1 when none has room."""
         names = workers.names
+        hits = workers.hits(prefix_hit)
         chosen = self._policy.bind(
             BindingInputs(
-                needed_kv, workers.free, workers.capacity, workers.sessions, workers.hits(prefix_hit), workers.load,
-                bisect_right(names, self._last),
+                needed_kv, workers.free, workers.capacity, workers.sessions, hits, workers.load,
+                bisect_right(names, self._last), hits if in_memory is None else workers.hits(in_memory),
             )
         )  # fmt: skip
         if chosen >= 0:

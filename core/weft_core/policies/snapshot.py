@@ -39,7 +39,8 @@ class Circumstances:
     of the session's name in [0, 1); ``sliceable`` whether a local prefill can be run in slices: its exact token ids are
     known and the engine's adapter can send them; ``readable`` whether prefill workers can read the history: one
     that cannot be read is recomputed there, and only there. ``link_rates`` are bytes per second over the KV paths from
-    prefill workers, as far as they were measured.
+    prefill workers, as far as they were measured. ``below`` tokens of the history are in tiers below the decode
+    worker's GPU memory, and take ``load_s`` to load.
     """
 
     waited_s: float = 0.0
@@ -53,6 +54,8 @@ class Circumstances:
     sent: Mapping[str, int] = field(default_factory=lambda: NOTHING)
     session: float = math.nan
     link_rates: Mapping[str, float] = field(default_factory=lambda: UNMEASURED)
+    below: int = 0
+    load_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ MOST: Final = 1000
 PARALLEL_READS: Final = 8
 _MESH_PORT: Final = "http-mesh"
 _SHORT: Final = 16
+_PLACES: Final = {"gpu": "GPU", "cpu": "CPU", "none": "nowhere"}
 
 
 def read_sessions(
@@ -50,7 +51,17 @@ def rows_text(rows: Sequence[Row], total: int, faults: Mapping[str, str]) -> str
     """Return the table as text."""
     from weft_operator.commands.tables import lines, table, text_of
 
-    titles = ("session", "worker", "KV at", "class", "KV tokens", "rounds", "tier", "handle ends in", "last round ago")
+    titles = (
+        "session",
+        "worker",
+        "KV at",
+        "class",
+        "KV tokens",
+        "rounds",
+        "KV is in",
+        "handle ends in",
+        "last round ago",
+    )
     shown = [
         (
             row["session"][:_SHORT],
@@ -59,7 +70,7 @@ def rows_text(rows: Sequence[Row], total: int, faults: Mapping[str, str]) -> str
             row["class"],
             str(row["tokens"]),
             str(row["rounds"]),
-            row["tier"] or "-",
+            _places(row),
             _seconds(row["handleSeconds"]),
             _seconds(row["idleSeconds"]),
         )
@@ -102,6 +113,14 @@ def _mesh_port(pod: Manifest) -> int | None:
         for port in container.get("ports") or ()
     )
     return next((int(port["containerPort"]) for port in ports if port.get("name") == _MESH_PORT), None)
+
+
+def _places(row: Row) -> str:
+    """Return how many tokens are in each tier, those nowhere last; where a router does not know it, the tier."""
+    found = row.get("kv")
+    if not found:
+        return row["tier"] or "-"
+    return ", ".join(f"{_PLACES.get(name, name)} {tokens}" for name, tokens in found.items() if tokens) or "-"
 
 
 def _seconds(value: float | None) -> str:

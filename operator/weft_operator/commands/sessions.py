@@ -36,8 +36,9 @@ def sessions(*, name: str, namespace: str | None, each: bool, sort: str, limit: 
 
     Workers are in the order of scale-in: fewest KV tokens first, then fewest live rounds, then longest idle.
 
-    With --each: the sessions by the hashes that logs name them with, the worker, the tokens that have KV, the tier
-    where it is known (gpu while a handle keeps them there), how long the handle lasts, and when the last round ended.
+    With --each: the sessions by the hashes that logs name them with, the worker, the tokens that have KV, how many
+    of them are in each tier and nowhere where the engine's KV events tell (otherwise gpu while a handle keeps them
+    there), how long the handle lasts, and when the last round ended.
     The routers beside the workers are asked by `kubectl exec`'s API, so your account needs the right to create
     pods/exec. Exit status 1 when no pod could be read.
     """

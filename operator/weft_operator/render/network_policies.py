@@ -151,7 +151,9 @@ def _to_workers(rendering: Rendering, component: str) -> list[Manifest]:
         rules += _from_clients(rendering, port)  # the gateway's proxies send requests to workers themselves
     if rendering.record.paired:
         roles = [role for role in ROLES if component in (role, WORKER_COMPONENT)]
-        readers = [one for one in WORKER_COMPONENTS if one != component or component == WORKER_COMPONENT]
+        # With KV events a session may move to another decode worker, which reads its KV from the one that it left.
+        alike = {WORKER_COMPONENT, "decode"} if rendering.spec.engine.kv_events else {WORKER_COMPONENT}
+        readers = [one for one in WORKER_COMPONENTS if one != component or component in alike]
         rules.append(
             {
                 "ports": _ports_of_kv(rendering, roles),

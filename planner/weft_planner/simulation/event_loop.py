@@ -43,7 +43,6 @@ from weft_planner.simulation.retention import observe_wait
 from weft_planner.simulation.rounds import bind_waiting
 from weft_planner.simulation.routing import route_round
 from weft_planner.simulation.state_type import state_at
-from weft_planner.simulation.tiers import start_load
 
 
 @jitable
@@ -87,8 +86,7 @@ def continue_worker(state: SimulationState, worker: int, now: float) -> None:
     while row >= 0 and admit(state, row, worker):
         remove(state, waiting, row)
         observe_wait(state, row, now)
-        if state.rules[0].tiers == 0 or not start_load(state, row, worker, now):
-            route_round(state, row, worker, now)
+        route_round(state, row, worker, now)
         row = state.lists[waiting].first
     if w.mode == IDLE:
         if w.alone == 1:

@@ -70,6 +70,7 @@ def _binding(bind: Callable[[BindingInputs], int]) -> Callable[[int], int]:
                 vector(state.prefix_hit, 0, totals.choices),
                 vector(state.load, 0, totals.choices),
                 totals.cursor % totals.choices,
+                vector(state.prefix_hit, 0, totals.choices),
             )
         )
 

@@ -3,7 +3,13 @@
 from weft_core.policies.finish import may_recompute, remote_work
 from weft_core.policies.inputs import LOCAL
 from weft_core.policies.reasons import LOCAL_CHUNKED, LOCAL_WHOLE
-from weft_core.timing import place_wait_seconds, prefill_seconds, step_seconds, transfer_seconds
+from weft_core.timing import (
+    place_wait_seconds,
+    prefill_seconds,
+    step_seconds,
+    transfer_seconds,
+    wait_and_load,
+)
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, describe_batch, window_mean
 from weft_planner.simulation.lists import length_of
@@ -23,6 +29,7 @@ from weft_planner.simulation.records import (
     SimulationState,
 )
 from weft_planner.simulation.state_type import call_policy
+from weft_planner.simulation.tiers import load_end, start_load, tokens_below
 from weft_planner.simulation.transfers import send
 
 MODULUS = 2147483647
@@ -73,8 +80,13 @@ def describe_task(state: SimulationState, row: int, present: float, total: float
 
 
 @jitable
-def describe_local(state: SimulationState, worker: int, present: float, tokens: float, now: float) -> None:
-    """Write the policy's inputs about the decode worker, for ``tokens`` to compute after ``present`` cached ones."""
+def describe_local(
+    state: SimulationState, worker: int, present: float, tokens: float, load_s: float, now: float
+) -> None:
+    """Write the policy's inputs about the decode worker, for ``tokens`` to compute after ``present`` known ones.
+
+    These are loaded from a tier in ``load_s`` seconds, 0 where they are in its memory.
+    """
     rules = state.rules[0]
     w = state.workers[worker]
     local = state.local[0]
@@ -84,9 +96,11 @@ def describe_local(state: SimulationState, worker: int, present: float, tokens: 
     local.queued = length_of(state, QUEUE, worker)
     taken = w.batch + length_of(state, JOINING, worker) + length_of(state, PULL, worker) + local.queued
     wait = place_wait_seconds(float(w.decode_places), taken, float(w.batch), state.task[0].answer, local.step_s)
-    local.queue_s = w.queue_s + wait
+    local.queue_s = wait_and_load(w.queue_s + wait, load_s)
     local.prefill_s = prefill_seconds(prefill_pieces(state, worker), present, tokens)
-    local.chunked_queue_s = chunked_queue_s(state, worker) + wait if rules.slices == 1 else float("inf")
+    local.chunked_queue_s = float("inf")
+    if rules.slices == 1:
+        local.chunked_queue_s = wait_and_load(chunked_queue_s(state, worker) + wait, load_s)
     local.chunked_s = chunked_prefill_s(state, worker, present, tokens) if rules.slices == 1 else float("inf")
     local.windowed_itl = window_mean(state, worker, ITL_WINDOW, now) if rules.reads_windows == 1 else float("nan")
     local.kv_free = w.kv_capacity - w.kv_used
@@ -94,9 +108,21 @@ def describe_local(state: SimulationState, worker: int, present: float, tokens: 
 
 @jitable
 def describe_remote(
-    state: SimulationState, row: int, at: int, worker: int, home: int, present: float, total: float, now: float
+    state: SimulationState,
+    row: int,
+    at: int,
+    worker: int,
+    home: int,
+    present: float,
+    below: float,
+    load_s: float,
+    total: float,
+    now: float,
 ) -> None:
-    """Write the policy's inputs about one candidate; one that also decodes prefills for others without slices."""
+    """Write the policy's inputs about one candidate; one that also decodes prefills for others without slices.
+
+    Of the tokens ``present`` on the decode worker a tier has ``below``, which take ``load_s`` to load.
+    """
     rules = state.rules[0]
     w = state.workers[worker]
     history = readable_tokens(state, row, present)
@@ -110,7 +136,10 @@ def describe_remote(
     else:
         remote.prefill_s = prefill_seconds(prefill_pieces(state, worker), known, tokens)
     remote.read_s = transfer_seconds(link.alpha, link.per_token, read)
-    remote.back_s = transfer_seconds(back.alpha, back.per_token, back_tokens(state, present, total))
+    if rules.reads == 1:
+        remote.read_s += load_s
+    here = present if rules.reads == 1 else present - below
+    remote.back_s = transfer_seconds(back.alpha, back.per_token, back_tokens(state, here, total))
     remote.windowed_ttft = window_mean(state, worker, TTFT_WINDOW, now) if rules.reads_windows == 1 else float("nan")
     remote.queued = length_of(state, QUEUE, worker)
     remote.cached = state.cached[worker]
@@ -140,11 +169,12 @@ def back_tokens(state: SimulationState, present: float, total: float) -> float:
 
 
 @jitable
-def candidates(state: SimulationState, row: int, home: int, present: float, total: float) -> int:
+def candidates(state: SimulationState, row: int, home: int, present: float, here: float, total: float) -> int:
     """Write the workers that may prefill for a session of worker ``home``; return how many there are.
 
     One that decodes, too, must have room for the task's KV beside its own sessions; where no history can be read, a
-    worker's prefix cache must have most of it.
+    worker's prefix cache must have most of what is in the memory of ``home``, which are ``here`` of the tokens
+    ``present``.
     """
     rules = state.rules[0]
     later = state.rows[row].history > 0
@@ -153,7 +183,7 @@ def candidates(state: SimulationState, row: int, home: int, present: float, tota
         w = state.workers[i]
         if i == home or w.draining == 1:
             continue
-        if rules.unreadable == 1 and later and not may_recompute(present, total - present, state.cached[i]):
+        if rules.unreadable == 1 and later and not may_recompute(here, total - present, state.cached[i]):
             continue
         helps = w.both == 1 and w.role == DECODE and w.kv_used + total <= w.kv_capacity
         if helps or (w.role == PREFILL and total <= w.kv_capacity):
@@ -164,12 +194,17 @@ def candidates(state: SimulationState, row: int, home: int, present: float, tota
 
 @jitable
 def route_round(state: SimulationState, row: int, home: int, now: float) -> None:
-    """Route a round whose KV memory is allocated, and queue its prefill on the chosen worker."""
+    """Route a round whose KV memory is allocated, and queue its prefill on the chosen worker.
+
+    What a tier has of its history is loaded before, unless the prefill worker computes it.
+    """
     rules = state.rules[0]
     r = state.rows[row]
     session = state.sessions[r.session]
     first = r.history == 0
     present = cached_prefix(state, row, home) if first else min(session.kv_tokens + session.kv_before, r.history)
+    below = tokens_below(state, row, home) if rules.tiers == 1 else 0.0
+    present = max(present, below)
     total = r.history + r.increment + r.generated
     session.kv_tokens = r.history + r.increment + 1 + r.generated
     session.kv_before = 0.0
@@ -182,11 +217,12 @@ def route_round(state: SimulationState, row: int, home: int, now: float) -> None
     if r.kept > 0:  # preempted before its first token: the prefill runs again, and this copy is not used
         drop_prompt(state, row, r.route)
     look_up(state, row)
-    workers = candidates(state, row, home, present, total)
+    load_s = load_end(state, row, home, below, now) - now if below > 0 else 0.0
+    workers = candidates(state, row, home, present, present - below, total)
     describe_task(state, row, present, total, now)
-    describe_local(state, home, present, total - present, now)
+    describe_local(state, home, present, total - present, load_s, now)
     for k in range(workers):
-        describe_remote(state, row, k, state.candidates[k], home, present, total, now)
+        describe_remote(state, row, k, state.candidates[k], home, present, below, load_s, total, now)
     if rules.reads_order == 1:
         shuffle(state, workers)
     batch = describe_batch(state, home) if rules.reads_gaps == 1 else 0
@@ -196,21 +232,34 @@ def route_round(state: SimulationState, row: int, home: int, now: float) -> None
     choice = answer >> REASON_BITS
     reason = answer & ((1 << REASON_BITS) - 1)
     r.reason = reason
-    r.route = LOCAL
-    if choice == LOCAL:
-        whole = reason == LOCAL_WHOLE or (reason != LOCAL_CHUNKED and rules.slices == 0)
-        start_prefill(state, row, home, home, present, total - present, 0.0, 0.0, whole, now)
-    else:
-        worker = state.candidates[choice]
-        r.route = worker
-        r.present = present
-        known, tokens, read = remote_work(readable_tokens(state, row, present), total, state.cached[worker])
-        if first:
-            state.workers[worker].assigned += 1
-        elif rules.reads == 0:
-            state.totals[0].recomputed += max(0.0, present - known)
-        back = back_tokens(state, present, total)
-        start_prefill(state, row, worker, home, known, tokens, read, back, True, now)  # routers slice local ones only
+    r.route = LOCAL if choice == LOCAL else state.candidates[choice]
+    r.present = present
+    if below > 0 and (choice == LOCAL or rules.reads == 1):
+        start_load(state, row, home, below, now)
+        return
+    start_routed(state, row, home, present - below, now)
+
+
+@jitable
+def start_routed(state: SimulationState, row: int, home: int, here: float, now: float) -> None:
+    """Queue the prefill of a round where it was routed to; the memory of ``home`` has ``here`` tokens of its history.
+
+    What workers have cached of its prompt was looked up.
+    """
+    rules = state.rules[0]
+    r = state.rows[row]
+    total = r.history + r.increment + r.generated
+    if r.route == LOCAL:
+        whole = r.reason == LOCAL_WHOLE or (r.reason != LOCAL_CHUNKED and rules.slices == 0)
+        start_prefill(state, row, home, home, here, total - here, 0.0, 0.0, whole, now)
+        return
+    known, tokens, read = remote_work(readable_tokens(state, row, here), total, state.cached[r.route])
+    if r.history == 0:
+        state.workers[r.route].assigned += 1
+    elif rules.reads == 0:
+        state.totals[0].recomputed += max(0.0, r.present - known)
+    back = back_tokens(state, here, total)
+    start_prefill(state, row, r.route, home, known, tokens, read, back, True, now)  # routers slice local ones only
 
 
 @jitable

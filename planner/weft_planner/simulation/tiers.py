@@ -6,6 +6,7 @@ workers compute for others is not written.
 """
 
 from weft_core.kv_tiers import TIER_NAMES
+from weft_core.timing import load_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.lists import append, list_of, remove
@@ -51,18 +52,30 @@ def write_below(state: SimulationState, number: int, worker: int, tokens: float)
 
 
 @jitable
-def start_load(state: SimulationState, row: int, worker: int, now: float) -> bool:
-    """Load the KV of a round that was admitted, if its session's was evicted and a tier has it; False when not."""
+def tokens_below(state: SimulationState, row: int, worker: int) -> float:
+    """Return how many tokens of an admitted round's history have to be loaded from a tier of its worker."""
     r = state.rows[row]
     session = state.sessions[r.session]
     if session.below == 0 or session.below_at != worker or session.kv_tokens > 0 or r.resumed == 1:
-        return False
+        return 0.0
+    return min(session.below, r.history)
+
+
+@jitable
+def load_end(state: SimulationState, row: int, worker: int, tokens: float, now: float) -> float:
+    """Return when so many tokens of a round's history would be loaded, behind the loads before it."""
+    tier = state.tiers[worker, state.sessions[state.rows[row].session].tier]
+    return max(now, tier.free_at) + load_seconds(tier.latency, tier.per_token, tokens)
+
+
+@jitable
+def start_load(state: SimulationState, row: int, worker: int, tokens: float, now: float) -> None:
+    """Load the history of a round that was routed; its prefill is queued when that ends."""
+    session = state.sessions[state.rows[row].session]
     which = list_of(state, BELOW + session.tier, worker)
     remove(state, which, session.first_row)
     append(state, which, session.first_row)
     tier = state.tiers[worker, session.tier]
-    r.present = min(session.below, r.history)
-    tier.free_at = max(now, tier.free_at) + tier.latency + r.present * tier.per_token
-    state.totals[0].loaded += r.present
+    tier.free_at = load_end(state, row, worker, tokens, now)
+    state.totals[0].loaded += tokens
     push(state, tier.free_at, LOADED, row)
-    return True

@@ -19,14 +19,16 @@ def place(world: World, row: Round) -> Engine | None:
     idle = [sum(r.session.kept for r in e.idle) for e in engines]
     for attempt in range(1 if world.oracle or not sum(idle) else 2):
         free = [e.capacity - world.used(e) + attempt * idle[k] for k, e in enumerate(engines)]
+        hits = [session.prefix if session.kind in e.cached else 0.0 for e in engines]
         inputs = BindingInputs(
             need,
             kv_free=[x if x >= need else -1e300 for x in free],
             kv_capacity=[e.capacity for e in engines],
             sessions=[float(sum(s.worker is e for s in world.sessions)) for e in engines],
-            prefix_hit=[session.prefix if session.kind in e.cached else 0.0 for e in engines],
+            prefix_hit=hits,
             load=[float(len(e.batch) + len(e.waiting) + len(e.queue)) for e in engines],
             cursor=world.cursor % len(engines),
+            in_memory=hits,
         )
         chosen = BINDINGS[world.policy.binding].bind(inputs)
         if chosen >= 0:
@@ -120,21 +122,27 @@ def write_below(world: World, row: Round, engine: Engine) -> None:
                 engine.below[number + 1].append(lost)
 
 
-def loads(world: World, row: Round, engine: Engine, now: float) -> bool:
-    """Start to load what a round's session has in a tier of its engine, if its KV was evicted."""
+def tier_of(row: Round, engine: Engine) -> int:
+    """Return the tier of an engine that has what was evicted of a round's session, -1 if none has."""
     session = row.session
-    for number, tier in enumerate(engine.below):
-        if session in tier and session.kept == 0 and not row.preempted:
-            tier.remove(session)
-            tier.append(session)
-            row.present = min(session.below, row.history)
-            session.kept = row.history + row.increment + 1 + max(0, len(row.emitted) - 1)
-            _, latency, per_token = world.tiers[number]
-            engine.loads_until[number] = max(now, engine.loads_until[number]) + latency + row.present * per_token
-            world.loaded += row.present
-            world.push(engine.loads_until[number], "end_load", row)
-            return True
-    return False
+    found = [number for number, tier in enumerate(engine.below) if session in tier]
+    return found[0] if found and session.kept == 0 and not row.preempted else -1
+
+
+def load_ends(world: World, row: Round, engine: Engine, number: int, now: float) -> float:
+    """Return when a round's history would be loaded from a tier, behind the loads before it."""
+    _, latency, per_token = world.tiers[number]
+    return max(now, engine.loads_until[number]) + (latency + min(row.session.below, row.history) * per_token)
+
+
+def load(world: World, row: Round, engine: Engine, number: int, now: float) -> None:
+    """Start to load it."""
+    tier = engine.below[number]
+    tier.remove(row.session)
+    tier.append(row.session)
+    engine.loads_until[number] = load_ends(world, row, engine, number, now)
+    world.loaded += min(row.session.below, row.history)
+    world.push(engine.loads_until[number], "end_load", row)
 
 
 def end_session(world: World, row: Round, engine: Engine) -> None:

@@ -17,7 +17,7 @@ from weft_planner_tests.reference.estimates import (
     whole_queue,
     windowed_mean,
 )
-from weft_planner_tests.reference.memory import forget, shed
+from weft_planner_tests.reference.memory import forget, load, load_ends, shed, tier_of
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.world import World
 
@@ -26,6 +26,9 @@ def start_round(world: World, row: Round, now: float) -> None:
     """Decide where a round that has its memory prefills; one that was preempted prefills at home."""
     home, session = row.home, row.session
     present = prefix_on(row, home) if row.first else min(session.kept + session.kept_before, row.history)
+    number = tier_of(row, home)
+    below = min(session.below, row.history) if number >= 0 else 0.0
+    present = max(present, below)
     total = row.history + row.increment + max(0, len(row.emitted) - 1)
     session.kept, session.kept_before = total + 1, 0.0
     shed(world, home)
@@ -38,26 +41,38 @@ def start_round(world: World, row: Round, now: float) -> None:
     tokens = total - present
     others = [e for e in world.engines if e is not home and may_help(world, e, total)]
     if world.unreadable and not row.first:
-        others = [e for e in others if present - cached_on(row, e) < tokens]
+        others = [e for e in others if present - below - cached_on(row, e) < tokens]
+    wait = load_ends(world, row, home, number, now) - now if below > 0 else 0.0
     task = task_figures(world, row, present, tokens, now)
-    local = local_figures(world, home, present, tokens, answer=task.answer, now=now)
-    remote = [remote_figures(world, row, e, present=present, total=total, now=now) for e in others]
+    local = local_figures(world, home, present, tokens, answer=task.answer, load_s=wait, now=now)
+    remote = [
+        remote_figures(world, row, e, present=present, below=below, load_s=wait, total=total, now=now) for e in others
+    ]
     order = shuffled(world, len(others)) if POLICIES[world.policy.route].reads_order else []
     sums, counts = slack_figures(world, home)
     costs = [0.0] * (len(others) + 1)
     inputs = RoutingInputs(task, local, remote, order, world.params, sums, counts, costs)
     choice, row.reason = POLICIES[world.policy.route].route(inputs)
-    if choice < 0:
-        row.route = -1
-        whole = row.reason == LOCAL_WHOLE or (row.reason != LOCAL_CHUNKED and not world.sliced)
-        queue_task(world, row, home, cached=present, compute=tokens, read=0.0, whole=whole, now=now)
-        return
-    engine = others[choice]
-    row.route = engine.number
-    cached, compute, read = elsewhere(world, row, engine, present, total)
+    row.route = -1 if choice < 0 else others[choice].number
     row.present = present
+    if below > 0 and (choice < 0 or world.read):
+        load(world, row, home, number, now)
+    else:
+        start_routed(world, row, present - below, now)
+
+
+def start_routed(world: World, row: Round, here: float, now: float) -> None:
+    """Queue a round's prefill where it was routed to; ``here`` tokens of it are in the memory of its own engine."""
+    home = row.home
+    total = row.history + row.increment + max(0, len(row.emitted) - 1)
+    if row.route < 0:
+        whole = row.reason == LOCAL_WHOLE or (row.reason != LOCAL_CHUNKED and not world.sliced)
+        queue_task(world, row, home, cached=here, compute=total - here, read=0.0, whole=whole, now=now)
+        return
+    engine = world.engines[row.route]
+    cached, compute, read = elsewhere(world, row, engine, here, total)
     engine.assigned += row.first
-    row.back = tokens if world.read or world.pull else total
+    row.back = total - here if world.read or world.pull else total
     queue_task(world, row, engine, cached=cached, compute=compute, read=read, whole=True, now=now)
 
 
@@ -90,16 +105,16 @@ def task_figures(world: World, row: Round, present: float, tokens: float, now: f
 
 
 def local_figures(
-    world: World, home: Engine, present: float, tokens: float, *, answer: float, now: float
+    world: World, home: Engine, present: float, tokens: float, *, answer: float, load_s: float, now: float
 ) -> LocalFigures:
     """Return what policies are told of the engine that the session is bound to."""
     context = sum(r.context for r in home.batch)
     step = step_seconds(home.step, max(1.0, len(home.batch)), context)
     wait = place_wait(home, answer, step)
     return LocalFigures(
-        queue_s=whole_queue(home) + wait,
+        queue_s=max(whole_queue(home) + wait, load_s),
         prefill_s=prefill_seconds(home.pre, present, tokens),
-        chunked_queue_s=sliced_queue(world, home) + wait if world.sliced else math.inf,
+        chunked_queue_s=max(sliced_queue(world, home) + wait, load_s) if world.sliced else math.inf,
         chunked_s=sliced_seconds(world, home, present, tokens) if world.sliced else math.inf,
         windowed_itl=windowed_mean(world, home.gaps, now),
         batch=len(home.batch),
@@ -111,16 +126,17 @@ def local_figures(
 
 
 def remote_figures(
-    world: World, row: Round, engine: Engine, *, present: float, total: float, now: float
+    world: World, row: Round, engine: Engine, *, present: float, below: float, load_s: float, total: float, now: float
 ) -> RemoteFigures:
     """Return what policies are told of another engine."""
     cached, compute, read = elsewhere(world, row, engine, present, total)
+    here = present if world.read else present - below
     sent = [r for r in row.session.rounds[: row.place] if r.route == engine.number]
     return RemoteFigures(
         queue_s=whole_queue(engine),
         prefill_s=prefill_seconds(engine.pre, cached, compute),
-        read_s=world.link(row.home, engine, read),
-        back_s=world.link(engine, row.home, total - present if world.read or world.pull else total),
+        read_s=world.link(row.home, engine, read) + (load_s if world.read else 0.0),
+        back_s=world.link(engine, row.home, total - here if world.read or world.pull else total),
         windowed_ttft=windowed_mean(world, engine.ttfts, now),
         queued=len(engine.queue),
         cached=cached_on(row, engine),

@@ -9,14 +9,13 @@ from weft_planner_tests.reference.memory import (
     admit,
     end_session,
     give_time_to_live,
-    loads,
     place,
     queue,
     shed,
     write_below,
 )
 from weft_planner_tests.reference.parts import Engine, Round
-from weft_planner_tests.reference.routing import start_round
+from weft_planner_tests.reference.routing import start_round, start_routed
 from weft_planner_tests.reference.world import World
 
 
@@ -42,8 +41,7 @@ class Reference(World):
             engine = self.dirty.pop()
             while engine.waiting and admit(self, engine.waiting[0], engine, now):
                 row = engine.waiting.pop(0)
-                if not loads(self, row, engine, now):
-                    start_round(self, row, now)
+                start_round(self, row, now)
             if not any(mate.busy for mate in engine.mates):
                 for mate in engine.mates:
                     begin(self, mate, now)
@@ -86,8 +84,7 @@ class Reference(World):
             queue(self, row, home)
 
     def end_load(self, row: Round, now: float) -> None:
-        row.session.kept = row.present
-        start_round(self, row, now)
+        start_routed(self, row, row.present, now)
 
     def end_read(self, row: Round, now: float) -> None:
         assert row.at is not None

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from weft_core.adapters import adapter_version
+from weft_core.kv_tiers import SPEEDS, KVTierName, TierSpeed
 from weft_router.config.section import Section
 
 EngineType = Literal["vllm", "mock", "sglang", "tensorrt-llm", "neuron", "openai"]
@@ -37,6 +38,15 @@ class AdapterConfig(Section):
         return adapter_version(self.name, self.source)
 
 
+class KvTierConfig(Section):
+    """How fast KV is loaded from a tier below the GPUs' memory."""
+
+    bytes_per_second: float | None = Field(default=None, gt=0)
+    """Of each worker; absent: 25e9 for cpu, 5e9 for disk and remote, which plans count with."""
+    latency_seconds: float = Field(default=0.0, ge=0)
+    """Of each load."""
+
+
 class EngineConfig(Section):
     """How the engines are spoken to; each field says which engines read it."""
 
@@ -50,8 +60,18 @@ class EngineConfig(Section):
     """How long a decode engine keeps a finished round's KV readable."""
     proof_seconds: float = Field(default=60.0, ge=1, le=3600)
     """vllm: how often a proven KV path is proven again; side channels and closed paths are tried twice as often."""
+    kv_tiers: dict[KVTierName, KvTierConfig] = Field(default_factory=dict)
+    """vllm, mock: the speed of tiers, cpu, disk or remote, where it is not what plans count with. Routes and bindings
+    count the time of loads from them; which tier has what is known by KV events."""
     bootstrap_port: int = Field(default=8998, ge=1, le=65535)
     """sglang: the port of a prefill engine's bootstrap server, on the engine's own host."""
+
+    def tier_speeds(self) -> dict[str, TierSpeed]:
+        """Return the speed of each tier."""
+        found = dict(SPEEDS)
+        for name, tier in self.kv_tiers.items():
+            found[name] = TierSpeed(tier.bytes_per_second or SPEEDS[name].bytes_per_s, tier.latency_seconds)
+        return found
 
 
 class SloConfig(Section):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
@@ -77,7 +78,7 @@ class Engine:
         self.proof = header_lines({PROOF_HEADER: proof}) if proof else ""
         """The header line that shows the engine's plug-in that a leg comes from this router."""
         self._ranks = ranks
-        self._rank_of: dict[str, int] = {}
+        self._rank_of: OrderedDict[str, int] = OrderedDict()
         self._next_rank = 0
         self.plugin: bool | None = None
         """Whether the engine has the plug-in by which its streams carry KV handles; None while that is unknown."""
@@ -115,10 +116,16 @@ class Engine:
         rank = self._rank_of.get(session)
         if rank is None:
             if len(self._rank_of) >= MOST_SESSIONS:
-                del self._rank_of[next(iter(self._rank_of))]
+                self._rank_of.popitem(last=False)
             rank = self._rank_of[session] = self._next_rank
             self._next_rank = (rank + 1) % self._ranks
+        else:
+            self._rank_of.move_to_end(session)  # one that goes on keeps its rank, however many came after it
         return f"{self.proof}{RANK_HEADER}: {rank}\r\n"
+
+    def rank_of(self, session: str) -> int | None:
+        """Return the data-parallel rank of a session, None where it has none yet."""
+        return 0 if self._ranks == 1 else self._rank_of.get(session)
 
     @property
     def has_plugin_page(self) -> bool:

@@ -19,7 +19,7 @@ from weft_core.kv_index import LIMIT, TIERS, BlockIndex
 from weft_core.prefix_sketch import sketch_of
 from weft_router.kv_events.prompt_links import PromptLinks, ServedPrompt
 from weft_router.kv_events.rank_cache import SLICE, RankCache
-from weft_router.kv_events.session_blocks import SessionBlocks
+from weft_router.kv_events.session_blocks import STRIDE, SessionBlocks
 from weft_router.kv_events.subscriber import KvEventSubscriber
 from weft_router.telemetry.metrics import Metrics
 
@@ -29,6 +29,8 @@ MAX_WAITING: Final = 256
 """Served prompts that wait to be taken in; of more the oldest are dropped."""
 CHECK_S: Final = 2.0
 """When a served prompt's blocks have to be in the index: events come with the step, batches of them a little later."""
+PART: Final = 4096
+"""Blocks of a session that are counted at a time, in a millisecond."""
 AGAIN_S: Final = 5.0
 DISAGREEMENTS: Final = 3
 """Prompts in a row whose blocks are missing, and events do not count any more, until one agrees."""
@@ -55,7 +57,9 @@ class EngineCache:
         self._sessions = SessionBlocks()
         self._checks: deque[tuple[float, int]] = deque(maxlen=MAX_WAITING)
         self._missing = DISAGREEMENTS
-        self._sketch: tuple[tuple[int, ...], str] = ((), "")
+        self._state: tuple[int, ...] = ()
+        self._sketch = ""
+        self._tier_sketches: tuple[tuple[str, str], ...] = ()
 
     async def run(self) -> None:
         """Take in events and served prompts until cancelled."""
@@ -84,16 +88,62 @@ class EngineCache:
         self._served.append(prompt)
         self._came.set()
 
-    def kept_tokens(self, session: str) -> int | None:
-        """Return how many tokens of a session's last round the engine keeps, in any tier, of the rank that keeps most.
+    def kept_tokens(self, session: str, rank: int | None = None) -> int | None:
+        """Return how many tokens of a session's last round its rank keeps, in any tier; of no known one, any rank.
 
         None where nothing is known to be gone.
         """
         if not self.trusted:
             return None
-        indexes = [rank.index for rank in self.ranks]
+        indexes = [one.index for one in (self.ranks if rank is None else self.ranks[rank : rank + 1])]
         blocks = self._sessions.kept(session, lambda key: any(index.reach(key).kept for index in indexes))
         return None if blocks is None else blocks * self.block_tokens
+
+    def below(self, session: str, rank: int | None = None) -> dict[str, int]:
+        """Return how many tokens of a session's last round have to be loaded from each tier, to a multiple of 8 blocks.
+
+        These are in no GPU memory; what is behind a block that is nowhere cannot be loaded.
+        """
+        return self.held(session, rank)[1]
+
+    def held(self, session: str, rank: int | None = None) -> tuple[int, dict[str, int]]:
+        """Return how many tokens of a session's last round are kept, and ``below``; 0 where that is not known."""
+        keys = self._sessions.some_keys(session)
+        if not self.trusted or not keys:
+            return 0, {}
+        indexes = [one.index for one in (self.ranks if rank is None else self.ranks[rank : rank + 1])]
+        found = [(one.prefix(keys), one) for one in indexes]
+        prefix, index = max(found, key=lambda pair: (pair[0].kept, pair[0].gpu))
+        tokens = STRIDE * self.block_tokens
+        if prefix.gpu == prefix.kept:
+            return prefix.kept * tokens, {}
+        counts = index.places(keys[: prefix.kept])
+        below = {tier: counts[place] * tokens for place, tier in enumerate(TIERS) if place and counts[place]}
+        return prefix.kept * tokens, below
+
+    async def places(
+        self, session: str, *, tokens: int, pinned: bool, rank: int | None = None
+    ) -> dict[str, int] | None:
+        """Return how many of a session's ``tokens`` are in each tier, and how many are nowhere (``none``), exactly.
+
+        A token counts in the fastest tier that has it. Those behind the last whole block are in GPU memory while a
+        handle keeps them (``pinned``), and nowhere afterwards. None where it is not known: events are not trusted,
+        the last round's tokens are not known, or too many sessions came since. ``rank`` is the session's; if none is
+        known, it is the one that keeps most.
+        """
+        keys, size = self._sessions.keys(session), self.block_tokens
+        if not self.trusted or keys is None or len(keys) != tokens // size:
+            return None
+        indexes = [one.index for one in (self.ranks if rank is None else self.ranks[rank : rank + 1])]
+        index = max(indexes, key=lambda one: one.prefix(keys).kept)
+        counts = [0] * len(TIERS)
+        for at in range(0, len(keys), PART):
+            counts = [sum(pair) for pair in zip(counts, index.places(keys[at : at + PART]), strict=True)]
+            await asyncio.sleep(0)
+        found = {tier: count * size for tier, count in zip(TIERS, counts, strict=True)}
+        if pinned:
+            found["gpu"] += tokens % size
+        return {**found, "none": tokens - sum(found.values())}
 
     def lost(self) -> None:
         """Forget everything: the engine is gone, and its cache with it."""
@@ -105,7 +155,10 @@ class EngineCache:
     def describe(self, record: WorkerRecord) -> WorkerRecord:
         """Add to a heartbeat which beginnings of prompts are cached, while events can be trusted."""
         self._check()
-        return replace(record, kv_prefixes=self._cached_prefixes() if self.trusted else None)
+        if not self.trusted:
+            return replace(record, kv_prefixes=None, kv_tier_prefixes=())
+        self._update_sketches()
+        return replace(record, kv_prefixes=self._sketch, kv_tier_prefixes=self._tier_sketches)
 
     def observe(self) -> None:
         """Bring gauges up to date."""
@@ -150,11 +203,30 @@ class EngineCache:
             elif self.trusted and not trusted:
                 log.info("kv_events_agree", extra={"block_tokens": self.block_tokens})
 
-    def _cached_prefixes(self) -> str:
-        """Return the sketch of all links that every rank keeps, as new sessions take turns among them."""
+    def _update_sketches(self) -> None:
+        """Make the sketch of all links that every rank keeps, as new sessions take turns among them, and of each tier.
+
+        A link is in the tier of the last block before it, of the rank whose tier is slowest.
+        """
         state = (self._links.version, *(rank.changes for rank in self.ranks))
-        if state != self._sketch[0]:
-            indexes = [rank.index for rank in self.ranks]
-            cached = self._links.cached(lambda key: all(index.reach(key).kept for index in indexes))
-            self._sketch = (state, sketch_of(cached))
-        return self._sketch[1]
+        if state == self._state:
+            return
+        self._state = state
+        indexes = [rank.index for rank in self.ranks]
+        places: dict[int, int] = {}
+
+        def kept(key: int) -> bool:
+            reached = [index.reach(key) for index in indexes]
+            if not all(one.kept for one in reached):
+                return False
+            if not all(one.gpu for one in reached):
+                places[key] = max(1, *(index.tier_of(key) for index in indexes))
+            return True
+
+        cached = self._links.cached(kept)
+        self._sketch = sketch_of(list(cached))
+        by_tier: dict[int, list[bytes]] = {}
+        for link, key in cached.items():
+            if key in places:
+                by_tier.setdefault(places[key], []).append(link)
+        self._tier_sketches = tuple((TIERS[place], sketch_of(links)) for place, links in sorted(by_tier.items()))

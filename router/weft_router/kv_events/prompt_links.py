@@ -58,6 +58,9 @@ class PromptLinks:
         while len(self._keys) > self._limit:
             self._keys.popitem(last=False)
 
-    def cached(self, kept: Callable[[int], bool]) -> list[bytes]:
-        """Return the links up to which the engine keeps all blocks; ``kept`` says of the last one's key whether so."""
-        return [digest for digest, key in self._keys.items() if key is None or kept(key)]
+    def cached(self, kept: Callable[[int], bool]) -> dict[bytes, int | None]:
+        """Return the links up to which the engine keeps all blocks, with the key of the last one, None without any.
+
+        ``kept`` says of such a key whether that is so.
+        """
+        return {digest: key for digest, key in self._keys.items() if key is None or kept(key)}

@@ -1,4 +1,7 @@
-"""How much of each session's last round its engine still keeps: exact to STRIDE blocks, never more than there is."""
+"""The KV blocks of each session's last round: how much of it the engine still keeps, and where each block is.
+
+Every block of the latest sessions is remembered, as many as MAX_KEYS allow; of older sessions every eighth.
+"""
 
 from array import array
 from collections import OrderedDict
@@ -6,32 +9,57 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 MAX_SESSIONS: Final = 10_000
+MAX_KEYS: Final = 2_000_000
+"""Blocks of sessions of which all are remembered, 8 bytes each: twice those of an index, as sessions share blocks."""
 STRIDE: Final = 8
-"""Every so many blocks of a session one is remembered: for 32k tokens in blocks of 16, 2 KB."""
+"""Every so many blocks of an older session one is remembered: for 32k tokens in blocks of 16, 2 KB."""
 
 
 class SessionBlocks:
-    """The keys of some blocks of each session's last round; bounded, the sessions of longest ago go first."""
+    """The keys of the blocks of each session's last round; bounded, the sessions of longest ago go first."""
 
-    def __init__(self, *, limit: int = MAX_SESSIONS) -> None:
-        """Remember at most ``limit`` sessions."""
+    def __init__(self, *, limit: int = MAX_SESSIONS, keys: int = MAX_KEYS) -> None:
+        """Remember at most ``limit`` sessions, and all blocks of the latest ones up to so many ``keys``."""
         self._limit = limit
-        self._keys: OrderedDict[str, array[int]] = OrderedDict()
+        self._most_keys = keys
+        self._all: OrderedDict[str, array[int]] = OrderedDict()
+        self._some: OrderedDict[str, array[int]] = OrderedDict()
+        """Every STRIDE-th key of sessions that are older than all others."""
+        self._count = 0
+        """Keys in ``_all``."""
 
     def record(self, session: str, keys: Sequence[int]) -> None:
         """Remember the blocks of a session's prompt and answer."""
-        self._keys[session] = array("Q", keys[STRIDE - 1 :: STRIDE])
-        self._keys.move_to_end(session)
-        if len(self._keys) > self._limit:
-            self._keys.popitem(last=False)
+        self._some.pop(session, None)
+        self._count += len(keys) - len(self._all.pop(session, ()))
+        self._all[session] = array("Q", keys)
+        while self._count > self._most_keys:
+            older, found = self._all.popitem(last=False)
+            self._count -= len(found)
+            self._some[older] = found[STRIDE - 1 :: STRIDE]
+        if len(self._all) + len(self._some) > self._limit:
+            if self._some:
+                self._some.popitem(last=False)
+            else:
+                self._count -= len(self._all.popitem(last=False)[1])
+
+    def keys(self, session: str) -> Sequence[int] | None:
+        """Return the keys of all blocks of a session; None where not all are remembered."""
+        return self._all.get(session)
+
+    def some_keys(self, session: str) -> Sequence[int]:
+        """Return the key of every STRIDE-th block of a session, none where it is not remembered."""
+        found = self._all.get(session)
+        return self._some.get(session, ()) if found is None else found[STRIDE - 1 :: STRIDE]
 
     def kept(self, session: str, whole: Callable[[int], bool]) -> int | None:
-        """Return how many blocks are kept; ``whole`` says of a block whether it and all before it are.
+        """Return how many blocks are kept, to a multiple of STRIDE; ``whole``: whether a block and all before it are.
 
-        None where nothing is known to be gone: all are kept, or the session is not remembered.
+        None where nothing is known to be gone: all are kept, or the session is not remembered. The last few blocks do
+        not count: their events may still be under way.
         """
-        keys = self._keys.get(session)
-        if keys is None or not keys or whole(keys[-1]):
+        keys = self.some_keys(session)
+        if not keys or whole(keys[-1]):
             return None
         low, high = 0, len(keys) - 1
         while low < high:

@@ -106,6 +106,7 @@ class Drain:
             "sessions_left": self.backlog.sessions,
             "kv_unread": self.backlog.kv,
             "moved_by_handle": moved.get("handle", 0),
+            "moved_by_cache": moved.get("cache", 0),
             "moved_by_prefill": moved.get("prefill", 0),
         }
 

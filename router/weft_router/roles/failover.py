@@ -166,6 +166,7 @@ class Failover:
                         self._registry.report_failure(record.worker)
                 else:
                     if not isinstance(attempt, RegenerationWriter) or not attempt.failure:
+                        self._placer.served(request, attempt.used[0])
                         return
                     broken = attempt.failure
                     break

@@ -92,7 +92,7 @@ class Front:
         self._bindings = Bindings(store, ttl_s=config.routing.session_ttl_seconds, store_up=lambda: registry.store_up)
         registry.on_new_epoch(self._bindings.republish)
         self._counts = FrontMetrics(context.metrics, registry=registry, bindings=self._bindings)
-        self.placer = SessionPlacer(config, registry=registry, bindings=self._bindings)
+        self.placer = SessionPlacer(config, registry=registry, bindings=self._bindings, profile_of=settings.profile_of)
         self._closer = SessionCloser(
             self._bindings, registry=registry, forget=workers.forget, admit=self._admit_counting,
             adapters=lambda: self._allowed.adapters,

@@ -43,6 +43,8 @@ IDS_HEADER: Final = "x-weft-ids"
 RESPONSE_HEADER: Final = "x-weft-response-id"
 PREVIOUS_WORKER_HEADER: Final = "x-weft-previous-worker"
 """The decode worker that the session was bound to until now."""
+LAST_PREFILL_HEADER: Final = "x-weft-last-prefill"
+"""The prefill worker that had its last prompt, the tokens of that, and how many seconds ago."""
 RESUME_KEY: Final = "x_weft_resume"
 RESUME_FIELD: Final = b'"x_weft_resume":'
 REQUEST_ID: Final = "x-request-id"
@@ -96,6 +98,7 @@ class Relay:
             self._send(record, request, relayed)
             await leg
             relayed.finish()
+            request.prefilled_by = relayed.prefill_worker
         except UpstreamFailedError as error:
             if relayed.headers_sent:
                 raise StreamBrokenError(error.reason, relayed.reply(), from_worker=relayed.ended_by_worker) from error
@@ -192,6 +195,11 @@ class RelayedResponse:
         self.writer.write(chunk)
 
     @property
+    def prefill_worker(self) -> str:
+        """Return the prefill worker that the sidecar had the round prefilled by, "" without one."""
+        return self._headers.get("x-weft-prefill-worker", "")
+
+    @property
     def ended_by_worker(self) -> bool:
         """Return whether the sidecar itself said that the stream is broken."""
         return self._broken != ""
@@ -282,6 +290,9 @@ def _lines(request: RoundRequest) -> str:
         lines += f"{RETRIED_HEADER}: 1\r\n"
     if request.previous_worker:
         lines += f"{PREVIOUS_WORKER_HEADER}: {checked(request.previous_worker)}\r\n"
+    if request.last_prefill is not None:
+        worker, tokens, at = request.last_prefill
+        lines += f"{LAST_PREFILL_HEADER}: {checked(worker)} {tokens} {max(0.0, monotonic() - at):.3f}\r\n"
     if request.spans is not None:
         lines += f"traceparent: {checked(request.spans.header)}\r\n"
     if request.response_id is not None:

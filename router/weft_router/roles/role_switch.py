@@ -89,5 +89,5 @@ class RoleSwitch:
             moved = self._decoding.session_export.moved
             log.info("role_changed", extra={
                 **facts, "seconds": round(seconds, 2), **left, "moved_by_handle": moved["handle"],
-                "moved_by_prefill": moved["prefill"],
+                "moved_by_cache": moved["cache"], "moved_by_prefill": moved["prefill"],
             })  # fmt: skip

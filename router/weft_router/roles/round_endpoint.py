@@ -1,6 +1,7 @@
 """The endpoint of a sidecar that serves rounds which coordinators send."""
 
 import logging
+from time import monotonic
 from typing import cast
 
 from weft_router.auth.passes import Pass, PassVerifier
@@ -18,6 +19,7 @@ from weft_router.roles.relay import (
     CAP_HEADER,
     CLASS_HEADER,
     IDS_HEADER,
+    LAST_PREFILL_HEADER,
     LOCAL_HEADER,
     PREVIOUS_WORKER_HEADER,
     REQUEST_ID,
@@ -29,6 +31,7 @@ from weft_router.roles.relay import (
 from weft_router.roles.sidecar_response import SidecarResponseWriter
 from weft_router.rounds.decode_service import DecodeService
 from weft_router.sessions.round_request import RoundRequest
+from weft_router.state.bindings import LastPrefill
 from weft_router.workers.scheduling_priority import DEATHS_HEADER, RETRIED_HEADER
 
 log = logging.getLogger(__name__)
@@ -88,6 +91,7 @@ class RoundEndpoint:
             resumed=Reply.load(cast(Json, resumed)) if isinstance(resumed, dict) else None,
             retried=RETRIED_HEADER in headers,
             previous_worker=headers.get(PREVIOUS_WORKER_HEADER, ""),
+            last_prefill=_last_prefill(headers.get(LAST_PREFILL_HEADER, "")),
             deaths=int(headers.get(DEATHS_HEADER, "0")),
         )
         del headers
@@ -104,3 +108,14 @@ class RoundEndpoint:
         finally:
             if spans is not None:
                 spans.end(status=exchange.status)
+
+
+def _last_prefill(said: str) -> LastPrefill | None:
+    """Return where a coordinator says that a session's prompt was prefilled last."""
+    if not said:
+        return None
+    try:
+        worker, tokens, seconds = said.split(" ")
+        return LastPrefill(worker, int(tokens), monotonic() - float(seconds))
+    except ValueError:
+        return None

@@ -1,4 +1,4 @@
-"""One session on its way from a draining decode sidecar to another: how it is asked for, and how it is answered."""
+"""One session on its way from a decode sidecar that drains, or has lost its engine, to another: question and answer."""
 
 import logging
 from typing import Final, cast

@@ -38,8 +38,9 @@ from weft_router.rounds.accounting import meter_of
 from weft_router.rounds.decode_service import DecodeService
 from weft_router.rounds.prefill_service import PrefillService
 from weft_router.rounds.request_log import RequestLog
+from weft_router.sessions.engine_kv import KvPlaces, kv_places
 from weft_router.sessions.session_export import DrainBacklog
-from weft_router.sessions.session_view import sessions_page
+from weft_router.sessions.session_view import Entry, sessions_page
 from weft_router.state.readiness_probe import probe
 from weft_router.state.registry import Registry
 from weft_router.state.store import Store
@@ -84,7 +85,7 @@ class Sidecar(App):
             queue_source=prefill_hop,
         )
         self._detour = Detour(config)
-        self._prefilling = PrefillService(self._worker, metrics)
+        self._prefilling = PrefillService(self._worker, metrics, lends=self._decoding.session_export.lends)
         self._passes = PassVerifier(derive(settings.token, KEY_PURPOSE), settings.url.removeprefix("http://"))
         self._rounds = RoundEndpoint(settings, self._decoding, self._passes, context)
         self._background = Background()
@@ -229,7 +230,11 @@ class Sidecar(App):
 
     async def _debug_sessions(self, exchange: Exchange) -> None:
         tables = {self._worker.name: self._decoding.sessions}
-        exchange.reply(200, sessions_page(tables, exchange.query.encode(), now=monotonic()))
+        query = exchange.query.encode()
+        exchange.reply(200, await sessions_page(tables, query, now=monotonic(), places_of=self._kv_places))
+
+    async def _kv_places(self, entry: Entry) -> KvPlaces | None:
+        return await kv_places(self._worker, *entry[1:])
 
     async def _tokenize(self, exchange: Exchange) -> None:
         body = await self._rounds.read(exchange)
@@ -245,7 +250,7 @@ class Sidecar(App):
         exchange.reply(204, content_type="")
 
     async def _take(self, exchange: Exchange) -> None:
-        session_hop.serve_session(exchange, self._decoding.session_export, leaves=not self._worker.takes_rounds)
+        session_hop.serve_session(exchange, self._decoding.session_export, leaves=self._worker.sends_sessions)
 
     async def _read(self, exchange: Exchange) -> None:
         self._decoding.session_export.mark_read(exchange.headers.get(SESSION_HEADER, ""))

@@ -34,8 +34,9 @@ from weft_router.rounds.prefill_service import PrefillService
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
 from weft_router.routing.in_flight_prefills import InFlightPrefills
+from weft_router.sessions.engine_kv import KvPlaces, kv_places
 from weft_router.sessions.round_request import RoundRequest
-from weft_router.sessions.session_view import sessions_page
+from weft_router.sessions.session_view import Entry, sessions_page
 from weft_router.state.registry import Health, Registry
 from weft_router.state.store import Store
 from weft_router.workers.prefill_client import PrefillResponse
@@ -166,7 +167,7 @@ class Standalone(FrontApp):
 
     async def fetch(self, record: WorkerRecord, session: str) -> Json | None:
         """Return a session that leaves a worker of this process."""
-        if self._workers[record.worker].takes_rounds:
+        if not self._workers[record.worker].sends_sessions:
             return None
         return self._decodings[record.worker].session_export.export(session)
 
@@ -179,7 +180,12 @@ class Standalone(FrontApp):
 
     async def _debug_sessions(self, exchange: Exchange) -> None:
         tables = {name: decoding.sessions for name, decoding in self._decodings.items()}
-        exchange.reply(200, sessions_page(tables, exchange.query.encode(), now=monotonic()))
+        query = exchange.query.encode()
+        exchange.reply(200, await sessions_page(tables, query, now=monotonic(), places_of=self._kv_places))
+
+    async def _kv_places(self, entry: Entry) -> KvPlaces | None:
+        worker = self._workers.get(entry[0])
+        return await kv_places(worker, *entry[1:]) if worker is not None else None
 
     async def _resolve(self, entry: WorkerEntry) -> None:
         """Take every address of a name for a worker; looked up once, at the start.
@@ -216,12 +222,13 @@ class Standalone(FrontApp):
             siblings=self._workers,
         )  # fmt: skip
         self._workers[settings.worker] = worker
-        self._prefillings[settings.worker] = PrefillService(worker, self._metrics)
-        self._decodings[settings.worker] = DecodeService(
+        decoding = self._decodings[settings.worker] = DecodeService(
             worker, adapter=self._adapter, prefill_client=self, registry=self._registry, metrics=self._metrics,
             meter=self._meter, salts=self._salts, request_log=self._request_log, ring=self._ring,
             in_flight=self._in_flight, session_source=self,
         )  # fmt: skip
+        lends = decoding.session_export.lends
+        self._prefillings[settings.worker] = PrefillService(worker, self._metrics, lends=lends)
 
     async def _probe(self, url: str) -> Health:
         worker = next((w for w in self._workers.values() if w.settings.url == url), None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -44,6 +45,7 @@ from weft_router.routing.fresh_queues import FreshQueues
 from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.routing.route_selector import RouteSelector
+from weft_router.sessions.engine_kv import as_cached, held_tokens
 from weft_router.sessions.kv_releaser import KvReleaser
 from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.sessions.round_request import RoundRequest
@@ -128,7 +130,7 @@ class DecodeService:
         self.session_export = SessionExport(
             settings, sessions=self.sessions, prefill_workers=self.prefill_workers.ready,
             elsewhere=lambda: any(record.worker != settings.worker for record in registry.ready("decode")),
-            give_back=self._releaser.release_handle,
+            give_back=self._releaser.release_handle, held=self._held, healthy=lambda: worker.engine.healthy,
         )  # fmt: skip
         self._request_log = request_log
         self.route_selector = RouteSelector(
@@ -221,13 +223,15 @@ class DecodeService:
                 try:
                     prefilled = await self._hedged_prefill.run(rnd, decision.remote)
                 finally:
-                    if rnd.prefix_match.away:
+                    if rnd.prefix_match.away or rnd.prefix_match.origin is not None:
                         self._session_import.report_read(request)
                 if prefilled is None:
                     rnd.reason = "hedge" if rnd.cached_here else "prefill-failed"
                 rnd.retried = rnd.retried or prefilled is None or prefilled.worker != decision.remote
             elif rnd.prefix_match.handle is not None:
                 self._superseded(rnd.prefix_match.handle)
+            elif rnd.prefix_match.origin is not None:
+                self._session_import.report_read(request)
             await self._answer(writer, rnd, prefilled, chunked=decision.chunked and not rnd.cached_here)
         except EngineAnsweredError as answered:
             raise engine_error(answered.status, answered.body) from answered
@@ -294,6 +298,12 @@ class DecodeService:
         self.sessions.expire()
         self.prefill_workers.in_flight.forget([record.worker for record in self._registry.workers()])
 
+    def _held(self, session: str) -> tuple[int, Mapping[str, int]]:
+        """Return what the engine has of a session without a handle, where other engines can read what it prefills."""
+        if self._adapter.can.order != "prefill-then-decode" or self.route_selector.never_remote:
+            return 0, {}
+        return held_tokens(self.worker, session)
+
     @property
     def handed_over(self) -> bool:
         """Return whether nothing is left for which this worker has to decode: no round, and no session that comes back.
@@ -332,11 +342,7 @@ class DecodeService:
             readers = self.prefill_workers.with_room(tokens, prefix_match.handle, adapter=inference.version)
             if local_only or not inference.transferable or not readers:
                 prefix_match = prefix_match.recomputed()
-        cache = self.worker.kv_cache
-        if cache is not None and prefix_match.continues and prefix_match.handle is None:  # else it is kept to be read
-            kept = cache.kept_tokens(session)
-            if kept is not None and kept < prefix_match.task.history:
-                prefix_match = prefix_match.evicted(kept)
+        prefix_match = as_cached(self.worker, session, prefix_match)
         if prefix_match.lost is not None:
             self._metrics.kv_handles.labels(prefix_match.lost).inc()
             if prefix_match.spare is not None:
@@ -347,6 +353,8 @@ class DecodeService:
         inference = request.inference
         prompt_history = request.prompt_history or history_of(inference)
         prefix_match = self._match_prefix(request.session, inference, prompt_history, local_only=request.local_only)
+        if request.last_prefill is not None:
+            prefix_match = prefix_match.prefilled_last(request.last_prefill)
         # Whether the engine keeps the KV for prefill workers to read in the next round.
         reads = self.route_selector.policy_of(request.class_).reads_history
         export = self._bidirectional and inference.transferable and reads and not self.route_selector.never_remote

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
@@ -34,8 +35,10 @@ class TimedPrefill:
 class PrefillService:
     """Runs prefills on one worker."""
 
-    def __init__(self, worker: Worker, metrics: Metrics) -> None:
+    def __init__(self, worker: Worker, metrics: Metrics, *, lends: Callable[[str], bool] = lambda _: False) -> None:
+        """Run them by a worker; ``lends``: whether a session that left it is still to be prefilled here."""
         self.worker = worker
+        self._lends = lends
         self._waits = BucketsByClass(metrics.queue_seconds)
         self._seconds = metrics.prefill_seconds.labels()
         self._overlaps = metrics.read_overlap.labels()
@@ -63,7 +66,8 @@ class PrefillService:
             ApiError: this worker refuses it, or its engine failed; ``retryable`` when another worker may serve it.
         """
         worker = self.worker
-        if not worker.takes_prefills and task.increment:
+        own = scheduling.moved and self._lends(scheduling.moved)
+        if not worker.takes_prefills and task.increment and not own:
             raise UnavailableError(_refusal(worker), retryable=True)
         if not worker.engine.healthy:
             raise UnavailableError("the engine of this prefill worker is not healthy", retryable=True)
@@ -133,6 +137,9 @@ class PrefillService:
         """
         engine = self.worker.engine
         leg = UpstreamRequest(first_s=self._first_byte_s)
+        # A session that left this worker has its KV on one of the engine's ranks.
+        moved = scheduling.moved if scheduling is not None else ""
+        own = engine.lines_of(moved) if moved else engine.proof
         if scheduling is not None:  # it is not a stream, and has no token before its end
             engine.deaths.enter(leg, tenant=scheduling.tenant, fields=NOTHING, streams=True, deaths=scheduling.deaths)
         # The decode engine that has the history is unknown here.
@@ -141,7 +148,7 @@ class PrefillService:
         try:
             try:
                 answer = await engine.pool.call(
-                    leg, engine.origin, path, payload, lines=lines + engine.proof,
+                    leg, engine.origin, path, payload, lines=lines + own,
                     limit=self._most_bytes, resend=fresh and not self._meets,
                 )  # fmt: skip
             except UpstreamFailedError as error:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from dataclasses import replace
 from time import monotonic
 
 from weft_core.heartbeat import WorkerRecord
@@ -81,7 +82,7 @@ class RemotePrefill:
         target: str | None = worker
         failure: UpstreamFailedError | None = None
         for _ in range(MAX_CALLS):
-            record = self._registry.get(target, "prefill") if target is not None else None
+            record = self._record_of(rnd, target)
             if record is None or record.revision != self._prefill_workers.revision:
                 rnd.retried = True
                 gone = {target} if target is not None else set()
@@ -138,6 +139,15 @@ class RemotePrefill:
         if self._on_failure == "error" and failure is not None:
             raise _lost(failure)
         return None
+
+    def _record_of(self, rnd: Round, target: str | None) -> WorkerRecord | None:
+        """Return a worker that may prefill a round: a prefill worker, or the one that the session left."""
+        if target is None:
+            return None
+        origin = rnd.prefix_match.origin
+        if origin is not None and target == origin.worker:
+            return self._prefill_workers.origin(target, adapter=rnd.inference.version)
+        return self._registry.get(target, "prefill")
 
     def _ends(self, error: UpstreamFailedError) -> bool:
         """Return whether a lost prefill is done locally, by ``onPrefillFailure``."""
@@ -216,12 +226,16 @@ class RemotePrefill:
         task = rnd.prefix_match.task
         total, readable = task.history + task.increment, task.history if handle is not None else 0
         cached = self._prefill_workers.cached(rnd.prefix_match.prefilled).get(record.worker, 0)
+        scheduling, origin = rnd.scheduling, rnd.prefix_match.origin
+        if origin is not None and record.worker == origin.worker:
+            cached = max(cached, origin.tokens)
+            scheduling = replace(scheduling, moved=rnd.session)
         known, rest, read = remote_work(readable, total, cached)
         todo = PrefillTask(int(known), int(rest), int(read))
         began = monotonic()
         self._in_flight.add(record.worker, rnd.id, todo, began)
         try:
-            answer = await self._prefill_client.prefill(record, call, todo, rnd.id, rnd.scheduling)
+            answer = await self._prefill_client.prefill(record, call, todo, rnd.id, scheduling)
             self._took(rnd, began)
         finally:
             self._in_flight.remove(record.worker, rnd.id)

@@ -127,7 +127,7 @@ class ResponseRelay:
             elif not before:
                 now = monotonic()
                 self._clock = self._accounting.first_token(self._rnd, now, fresh)
-                if self._slot is not None:
+                if self._slot is not None and not self._rnd.prefix_match.below:  # a load says nothing of prefills
                     self._slot.observe(now)
             if not before:  # the prefill's token may have been sent already; this is the engine's own first one
                 self._taken()

@@ -83,11 +83,12 @@ class BindingPolicies:
         class_: str = PLAIN_CLASS,
         avoid: Collection[str] = (),
         prefix_hit: Mapping[str, int] | None = None,
+        in_memory: Mapping[str, int] | None = None,
     ) -> str | None:
         """Return the worker that the class's policy chooses for ``needed_kv`` tokens; None without workers.
 
         When none has room, it is the worker with the least KV in use. ``prefix_hit``: by worker, the tokens of this
-        prompt that its prefix cache may hold.
+        prompt that its prefix cache may hold; ``in_memory``: those in GPU memory, None: all.
         """
         now = self._clock()
         self._expire(now - RECENT_S)
@@ -97,7 +98,8 @@ class BindingPolicies:
             workers = self._all_candidates(records)
         if not workers.names:
             return None
-        place = self._by_class.get(class_, self._default).among(workers, needed_kv=needed_kv, prefix_hit=prefix_hit)
+        rule = self._by_class.get(class_, self._default)
+        place = rule.among(workers, needed_kv=needed_kv, prefix_hit=prefix_hit, in_memory=in_memory)
         if place < 0:
             place = workers.emptiest()
         chosen = workers.names[place]

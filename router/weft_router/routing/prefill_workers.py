@@ -90,6 +90,13 @@ class PrefillWorkers:
             found = [record for record in found if record.has_adapter(adapter)]
         return self.in_flight.with_room(found, tokens) if self._some_decode else found
 
+    def origin(self, worker: str, *, adapter: str = "") -> WorkerRecord | None:
+        """Return the worker that a session left, if it can prefill the session's next round; whatever its role is."""
+        record = self._registry.reachable(worker)
+        if record is None or not record.ready or record.revision != self.revision or worker in self._closed():
+            return None
+        return record if record.has_adapter(adapter) else None
+
     def views(self, task: PrefillTask, adapter: str = "") -> tuple[PrefillWorkerView, ...]:
         """Return those that could hold a task's KV and have its adapter, as policies see them."""
         return self.in_flight.views(self.with_room(task.history + task.increment, adapter=adapter))

@@ -9,12 +9,13 @@ from time import monotonic
 from typing import Final
 
 from weft_core.heartbeat import WorkerRecord
-from weft_core.prefix_sketch import covered, link_digest
+from weft_core.prefix_sketch import link_digest
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.openai.inference import Inference
 from weft_router.openai.prompt_history import PromptHistory
 from weft_router.routing.binding_policies import BindingPolicies
 from weft_router.routing.prefix_cache_index import PrefixCacheIndex
+from weft_router.routing.prefix_worth import PrefixWorth, announced_hit
 from weft_router.routing.prompt_chain import prompt_chain
 
 RECENT_S: Final = 5.0
@@ -33,10 +34,13 @@ def bindings_of(config: RouterConfig) -> dict[str, str]:
 class PrefixAwarePlacement:
     """The binding policies of one coordinator, with an index of the prompts that each worker was sent."""
 
-    def __init__(self, bindings: Mapping[str, str], *, ttl_s: float, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, bindings: Mapping[str, str], *, ttl_s: float, worth: PrefixWorth, clock: Callable[[], float] = monotonic
+    ) -> None:
         """Place by the policy that ``bindings`` names for each class, the default class included."""
         self._bindings = BindingPolicies(bindings, clock=clock)
         self._prefixes = PrefixCacheIndex(ttl_s=ttl_s, clock=clock)
+        self._worth = worth
         self._instance_ids: dict[str, str] = {}
 
     @property
@@ -66,16 +70,22 @@ class PrefixAwarePlacement:
         chain, tokens = prompt_chain(inference, prompt_history, chars_per_token)
         capacity = {record.worker: record.capacity for record in records}
         hits = self._prefixes.hits(chain, tokens, scope=tenant, capacity=capacity)
+        in_memory = hits
         if any(record.kv_prefixes is not None for record in records):
             recent = self._prefixes.recent(chain, tokens, scope=tenant, within_s=RECENT_S)
             digests = [link_digest(tenant, link) for link in chain]
+            in_memory = dict(hits)
             for record in records:
+                worker = record.worker
                 if record.kv_prefixes is not None:
-                    links = covered(record.kv_prefixes, digests)
-                    hits[record.worker] = max(tokens[links - 1] if links else 0, recent.get(record.worker, 0))
+                    hit = announced_hit(record, digests, tokens, recent=recent.get(worker, 0))
+                    hits[worker], in_memory[worker] = self._worth.tokens(record, hit), hit.in_memory
         for worker in hot_workers(records):
             hits.pop(worker, None)  # another worker computes the prefix, and then both have it
-        return self._bindings.choose(records, needed_kv=needed_kv, class_=class_, avoid=avoid, prefix_hit=hits)
+            in_memory.pop(worker, None)
+        return self._bindings.choose(
+            records, needed_kv=needed_kv, class_=class_, avoid=avoid, prefix_hit=hits, in_memory=in_memory
+        )
 
     def record_prompt(
         self,

@@ -5,9 +5,12 @@ from time import monotonic
 from typing import Final
 from zlib import crc32
 
+from weft_core.cost import CostProfileError
+from weft_core.kv_tiers import t_load
 from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.finish import may_recompute
 from weft_core.policies.snapshot import NOTHING, Circumstances, Decision, DecodeWorkerView, PrefillTask
+from weft_core.timing import wait_and_load
 from weft_router.config import PLAIN_CLASS, RouterConfig
 from weft_router.engines.adapter import Adapter
 from weft_router.engines.load import EngineLoad
@@ -16,6 +19,7 @@ from weft_router.routing.class_policies import ClassPolicies
 from weft_router.routing.policy import RoutingPolicy
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.sessions.round import Round
+from weft_router.sessions.session import KvOrigin, PrefixMatch
 from weft_router.state.registry import Registry
 from weft_router.telemetry.decision_log import DecisionLog
 from weft_router.telemetry.instruments import Buckets
@@ -41,6 +45,8 @@ class RouteSelector:
         self._settings = settings
         self._name, self._degree = settings.worker, settings.degree
         self._places = _places(config, self._degree)
+        self._bytes_per_token = settings.profile.kv_bytes_per_token
+        self._tier_speeds = config.engine.tier_speeds()
         self._locally = adapter.can.local
         self._caching = adapter.can.prefix_cache
         self._prefill_workers = prefill_workers
@@ -101,10 +107,12 @@ class RouteSelector:
         task = prefix_match.task
         policy = self._policies.of(rnd.class_)
         if policy.never_remote:
-            return policy.route(task, decode=self.view(now), prefill=(), known=NOBODY, now=now)
+            known = Circumstances(load_s=self._load_s(prefix_match)) if prefix_match.below else NOBODY
+            return policy.route(task, decode=self.view(now), prefill=(), known=known, now=now)
         here = ""
         readable = True
         near: list[str] | None = None
+        below = min(task.read, task.history)
         cached = self._prefill_workers.cached(prefix_match.prefilled) if self._caching else NOTHING
         if not self._locally:
             task = PrefillTask(0, task.history + task.increment)
@@ -112,8 +120,9 @@ class RouteSelector:
             here = "not-transferable"
         elif prefix_match.handle is None and task.history > 0:
             readable = False
-            if policy.reads_history and task.history >= task.increment:
-                near = [name for name in cached if may_recompute(task.history, task.increment, cached[name])]
+            here_now = task.history - below  # what has to be loaded may be computed elsewhere in that time
+            if policy.reads_history and here_now >= task.increment:
+                near = [name for name in cached if may_recompute(here_now, task.increment, cached[name])]
                 if not near:
                     here = "history-unreadable"
         known = Circumstances(
@@ -128,6 +137,8 @@ class RouteSelector:
             {worker: prompt.tokens for worker, prompt in prefix_match.prefilled.items()},
             crc32(rnd.session.encode()) / 2**32,
             self._worker.paths.rates,
+            below,
+            self._load_s(prefix_match),
         )
         if prefix_match.away:
             reader = self._prefill_workers.least_queued(set(), task, prefix_match.handle, adapter=rnd.inference.version)
@@ -138,6 +149,8 @@ class RouteSelector:
                 prefill = tuple(view for view in prefill if view.worker in near)
                 here = "" if prefill else "history-unreadable"
             decision = policy.route(task, decode=self.view(now), prefill=prefill, known=known, now=now)
+            if prefix_match.origin is not None and rnd.inference.transferable:
+                decision = self._by_origin(decision, prefix_match.origin, task, rnd)
         if here:
             decision = decision.because(here)
         elif decision.remote is None and not self._locally:
@@ -148,6 +161,23 @@ class RouteSelector:
         if rnd.spans is not None:
             rnd.spans.decided(rnd.record, now, ended)
         return decision
+
+    def _by_origin(self, decision: Decision, origin: KvOrigin, task: PrefillTask, rnd: Round) -> Decision:
+        """Have the worker that the session left prefill the round, if that should be over sooner than by a decision."""
+        record = self._prefill_workers.origin(origin.worker, adapter=rnd.inference.version)
+        if record is None:
+            return decision
+        view, total = self._prefill_workers.in_flight.view(record), task.history + task.increment
+        known = min(origin.tokens, total - 1)
+        profile = self._settings.profile_of(record.pool)
+        try:
+            prefill_s = profile.t_pre(history=known, increment=total - known, degree=record.degree)
+            read_s = profile.t_kv(total, source=record.degree, destination=self._degree)
+        except CostProfileError:
+            return decision
+        ttft_s = monotonic() - rnd.started + wait_and_load(view.queue_s, origin.load_s)
+        ttft_s += prefill_s * view.slowdown + read_s
+        return decision if decision.ttft_s < ttft_s else Decision(record.worker, "moved", ttft_s=ttft_s)
 
     def _elsewhere(self, decision: Decision, task: PrefillTask, adapter: str) -> Decision:
         """Send a prefill that this engine cannot do by itself to the prefill worker with the shortest queue."""
@@ -207,6 +237,11 @@ class RouteSelector:
         view = self.view(monotonic())
         view.itl_slo = self._policies.strictest_itl_s
         return self._default.delays(task, seconds=seconds, running_s=running_s, urgency=urgency, decode=view)
+
+    def _load_s(self, prefix_match: PrefixMatch) -> float:
+        """Return the seconds in which the engine loads what tiers have of a round's history."""
+        below = prefix_match.below
+        return t_load(below, self._bytes_per_token, self._tier_speeds) if below else 0.0
 
     def _rate(self, now: float) -> float:
         """Return the new sessions per second of the whole service: as many as here at every decode worker."""

@@ -3,8 +3,9 @@
 A new choice is limited to the session's side of a canary and made by ``PrefixAwarePlacement``.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from weft_core.cost import CostProfile
 from weft_core.heartbeat import WorkerRecord
 from weft_router.config import RouterConfig
 from weft_router.errors import UnavailableError
@@ -12,6 +13,7 @@ from weft_router.openai.answers import adapter_missing, not_ready
 from weft_router.openai.tokens import START_CHARS_PER_TOKEN
 from weft_router.routing.canary import Canary
 from weft_router.routing.prefix_placement import PrefixAwarePlacement, bindings_of
+from weft_router.routing.prefix_worth import PrefixWorth
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.state.bindings import Bindings
 from weft_router.state.registry import Registry
@@ -26,10 +28,16 @@ MAX_CHOICES = 5
 class SessionPlacer:
     """Chooses the decode worker of each round's session."""
 
-    def __init__(self, config: RouterConfig, *, registry: Registry, bindings: Bindings) -> None:
+    def __init__(
+        self, config: RouterConfig, *, registry: Registry, bindings: Bindings, profile_of: Callable[[str], CostProfile]
+    ) -> None:
+        """Place sessions on workers of ``registry``; ``profile_of`` is the cost profile of a pool."""
         self._registry = registry
         self._bindings = bindings
-        self._placement = PrefixAwarePlacement(bindings_of(config), ttl_s=config.routing.session_ttl_seconds)
+        worth = PrefixWorth(profile_of, config.engine.tier_speeds())
+        self._placement = PrefixAwarePlacement(
+            bindings_of(config), ttl_s=config.routing.session_ttl_seconds, worth=worth
+        )
         self._canary = Canary(config.routing.canary)
         self._records: Sequence[WorkerRecord] = ()
         self._chars_per_token = START_CHARS_PER_TOKEN
@@ -59,6 +67,11 @@ class SessionPlacer:
             if worker is None or self._registry.get(worker, "decode") is not None:
                 return worker
         return None
+
+    def served(self, request: RoundRequest, prompt_tokens: int) -> None:
+        """Remember the prefill worker of a round that was served."""
+        if request.prefilled_by and prompt_tokens:
+            self._bindings.note_prefill(request.session, request.prefilled_by, prompt_tokens)
 
     def not_ready(self, request: RoundRequest) -> UnavailableError:
         """Return the refusal of a round that no decode worker can serve now."""
@@ -104,6 +117,7 @@ class SessionPlacer:
         prompt = inference.exact_tokens or int(inference.chars / chars_per_token)
         needed_kv = prompt + (inference.max_tokens or EXPECTED_OUTPUT) * inference.n
         departed: list[str] = []
+        last_prefill = self._bindings.last_prefill(request.session)
         worker = await self._bindings.resolve(
             request.session,
             on_departure=departed.append,
@@ -123,6 +137,7 @@ class SessionPlacer:
         request.previous_worker = next(
             (name for name in departed if name != worker and registry.reachable(name) is not None), ""
         )
+        request.last_prefill = last_prefill if departed else None
         if worker is not None and placement.reads_prompts:
             placement.record_prompt(
                 worker, inference, request.prompt_history, tenant=request.scope, chars_per_token=chars_per_token

@@ -6,6 +6,7 @@ from weft_router.openai.identity import scope_of
 from weft_router.openai.inference import Inference
 from weft_router.openai.prompt_history import PromptHistory
 from weft_router.openai.reply import Reply
+from weft_router.state.bindings import LastPrefill
 from weft_router.telemetry.tracing import Trace
 
 
@@ -39,6 +40,10 @@ class RoundRequest:
     """Whether another worker took it on before, so that it is no further arrival."""
     previous_worker: str = ""
     """The session's previous worker, if the session can be fetched from it."""
+    last_prefill: LastPrefill | None = None
+    """Where the session's prompt was prefilled last, if it comes from another worker, which may be lost."""
+    prefilled_by: str = ""
+    """The prefill worker of this round, once it is served."""
     has_fallback: bool = False
     """Whether another service is asked to serve it where this one is overloaded."""
     prompt_history: PromptHistory | None = None

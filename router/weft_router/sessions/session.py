@@ -8,6 +8,7 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.mypyc_compat import mypyc_attr
 from weft_router.openai.prompt_history import PromptHistory
+from weft_router.state.bindings import LastPrefill
 
 
 class CachedPrompt(NamedTuple):
@@ -18,6 +19,15 @@ class CachedPrompt(NamedTuple):
 
 
 _NOWHERE: Final[Mapping[str, CachedPrompt]] = {}
+_IN_MEMORY: Final[Mapping[str, int]] = {}
+
+
+class KvOrigin(NamedTuple):
+    """The worker that a session left, how much of the history its engine has, and how long it loads that from tiers."""
+
+    worker: str
+    tokens: int
+    load_s: float
 
 
 @mypyc_attr(acyclic=True)
@@ -41,6 +51,8 @@ class Session:
     """The prefill worker of that round, if it had one."""
     prefilled_tokens: int = 0
     """The tokens of its prompt. Two fields take a tenth of the memory of a dict with one entry."""
+    origin: KvOrigin | None = None
+    """Where its KV is without a handle, until its first round here."""
 
     @property
     def cached(self) -> Mapping[str, CachedPrompt]:
@@ -72,11 +84,26 @@ class PrefixMatch:
     """Whether the history is on a worker that the session left: it is read with the handle, or recomputed."""
     forgone: int = 0
     """Tokens of history that are recomputed: on a worker that the session left, or dropped by the engine."""
+    below: Mapping[str, int] = field(default_factory=lambda: _IN_MEMORY)
+    """Tokens of history that the engine has to load, by tier."""
+    origin: KvOrigin | None = None
+    """The worker that has the history without a handle: it can prefill the round, and this one read all KV from it."""
 
     def evicted(self, kept: int) -> "PrefixMatch":
         """Return the match of a round of whose history the engine keeps so many tokens: the rest is new to it."""
         gone = self.task.history - kept
         return replace(self, task=PrefillTask(kept, self.task.increment + gone), forgone=self.forgone + gone)
+
+    def loaded(self, below: Mapping[str, int]) -> "PrefixMatch":
+        """Return the match of a round of whose history so many tokens have to be loaded from tiers."""
+        task = PrefillTask(self.task.history, self.task.increment, sum(below.values()))
+        return replace(self, task=task, below=below)
+
+    def prefilled_last(self, last: LastPrefill) -> "PrefixMatch":
+        """Return the match of a round whose session is unknown here, but for where its last prompt was prefilled."""
+        if self.prefilled or self.task.history:
+            return self
+        return replace(self, prefilled={last.worker: CachedPrompt(last.tokens, last.at)})
 
     def recomputed(self) -> "PrefixMatch":
         """Return the match of a round whose history on the previous worker cannot be read: all is computed here."""

@@ -4,7 +4,7 @@ import asyncio
 from time import monotonic
 
 from weft_router.sessions.round_request import RoundRequest
-from weft_router.sessions.session_export import SessionSource, load_session
+from weft_router.sessions.session_export import SessionSource, load_session, way_of
 from weft_router.sessions.session_table import SessionTable
 from weft_router.state.registry import Registry
 from weft_router.telemetry.instruments import Counter
@@ -32,7 +32,7 @@ class SessionImport:
         session = load_session(found, monotonic(), source=record.worker) if found is not None else None
         if session is not None:
             self._sessions.take_over(request.session, session)
-            self._moved.labels("prefill" if session.handle is None else "handle").inc()
+            self._moved.labels(way_of(session)).inc()
 
     def report_read(self, request: RoundRequest) -> None:
         """Report to the previous worker that it need not keep the session's KV any more."""

@@ -67,6 +67,7 @@ class SessionTable:
             return PrefixMatch(
                 PrefillTask(0, whole), later=True, continues=False, lost=gone, spare=handle, gap_s=gap_s,
                 prefilled=session.cached, index=session.rounds, forgone=max(0, min(session.tokens, whole - 1)),
+                origin=session.origin if follows_on else None,
             )  # fmt: skip
         if not follows_on:
             history = min(whole - 1, int(session.tokens * shared_share(prompt_history, session.prompt_history)))

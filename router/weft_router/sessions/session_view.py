@@ -1,7 +1,7 @@
 """Where the KV of each session is: for ``/debug/sessions``. Sessions go by the hashes by which logs name them."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from heapq import nsmallest
 from typing import Final
 from urllib.parse import parse_qs
@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from weft_router.errors import InvalidRequestError
+from weft_router.sessions.engine_kv import KvPlaces
 from weft_router.sessions.session import Session
 from weft_router.sessions.session_table import SessionTable
 
@@ -27,8 +28,16 @@ ORDERS: Mapping[str, Callable[[Session, float], float]] = {
 """What each order sorts by, the smallest first: most tokens, longest idle, most rounds, the handle that ends first."""
 
 
-def sessions_page(tables: Mapping[str, SessionTable], query: bytes, *, now: float) -> bytes:
+async def sessions_page(
+    tables: Mapping[str, SessionTable],
+    query: bytes,
+    *,
+    now: float,
+    places_of: Callable[[Entry], Awaitable[KvPlaces | None]],
+) -> bytes:
     """Return the JSON for ``/debug/sessions?n=…&sort=…&session=…``; tables by worker, ``now`` on the monotonic clock.
+
+    ``places_of`` says where a session's KV is, None where that is not known.
 
     Raises:
         InvalidRequestError: a field is unknown, given twice, or out of range.
@@ -37,14 +46,15 @@ def sessions_page(tables: Mapping[str, SessionTable], query: bytes, *, now: floa
     by = ORDERS[order]
     shown = nsmallest(n, _entries(tables, wanted), key=lambda entry: by(entry[2], now))
     total = sum(len(table) for table in tables.values())
-    rows = [row_of(worker, key, session, now=now) for worker, key, session in shown]
+    rows = [row_of(*entry, now=now, kv=await places_of(entry)) for entry in shown]
     return orjson.dumps({"total": total, "sessions": rows})
 
 
-def row_of(worker: str, key: str, session: Session, *, now: float) -> dict[str, object]:
+def row_of(worker: str, key: str, session: Session, *, now: float, kv: KvPlaces | None) -> dict[str, object]:
     """Return what is known of one session.
 
     ``tier`` is "gpu" while a handle keeps the KV in GPU memory; afterwards only the engine knows, and it is null.
+    ``kv`` has the tokens by tier, where the engine's events tell them.
     ``kvWorker`` is another worker while the KV is still on the one that the session left.
     """
     left_s = _left_s(session, now)
@@ -56,6 +66,7 @@ def row_of(worker: str, key: str, session: Session, *, now: float) -> dict[str, 
         "tokens": session.tokens,
         "rounds": session.rounds,
         "tier": "gpu" if left_s is not None else None,
+        "kv": kv,
         "handleSeconds": None if left_s is None else round(left_s, 1),
         "idleSeconds": round(max(0.0, now - session.ended_at), 1),
     }

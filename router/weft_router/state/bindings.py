@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
+from typing import NamedTuple
 
 from weft_router.mypyc_compat import mypyc_attr
 from weft_router.state.store import MemoryStore, Store, StoreDownError
@@ -18,6 +19,14 @@ PUBLISHED_SHARE = 4
 """A session in use is published again after this part of its time to live."""
 
 
+class LastPrefill(NamedTuple):
+    """The prefill worker of a session's last round that had one, the tokens of its prompt, and when it ended."""
+
+    worker: str
+    tokens: int
+    at: float
+
+
 @mypyc_attr(acyclic=True)
 @dataclass(slots=True)
 class _Binding:
@@ -26,6 +35,7 @@ class _Binding:
     worker: str
     used_at: float
     published_at: float
+    last_prefill: LastPrefill | None = None
 
 
 class Bindings:
@@ -71,6 +81,17 @@ class Bindings:
             return None
         self._touch(session, binding)
         return binding.worker
+
+    def note_prefill(self, session: str, worker: str, tokens: int) -> None:
+        """Remember where a session's prompt was prefilled: its decode worker, which knows it, too, may be lost."""
+        binding = self._known.get(session)
+        if binding is not None:
+            binding.last_prefill = LastPrefill(worker, tokens, self._clock())
+
+    def last_prefill(self, session: str) -> LastPrefill | None:
+        """Return where a session's prompt was prefilled last, None where that is not known."""
+        binding = self._live(session)
+        return None if binding is None else binding.last_prefill
 
     async def resolve(
         self, session: str, *, usable: Callable[[str], bool], choose: Callable[[], str | None],
@@ -170,7 +191,7 @@ class Bindings:
                     listener(old.worker)
             self._known.pop(session, None)  # reinserted at the end: in order of last use
         published_at = math.inf if self._alone else now if published else -math.inf
-        self._known[session] = _Binding(worker, now, published_at)
+        self._known[session] = _Binding(worker, now, published_at, None if old is None else old.last_prefill)
 
     def _live(self, session: str) -> _Binding | None:
         """Return a session's binding; remove it if it expired."""

@@ -161,7 +161,7 @@ class Metrics:
         self.sessions_moved = Counter(
             "weft_router_sessions_moved",
             "Sessions taken over from a worker that drains or ceased to decode, by how their history goes on: read by "
-            "handle, or prefill",
+            "handle, from the cache of the worker that they left, or prefill",
             ["by"],
         )
         self.draining = Gauge("weft_router_draining", "1 while this process drains")

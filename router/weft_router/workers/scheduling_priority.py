@@ -11,6 +11,7 @@ from weft_router.telemetry.tracing import Trace
 DEATHS_HEADER: Final = "x-weft-deaths"
 RETRIED_HEADER: Final = "x-weft-retried"
 ADAPTER_HEADER: Final = "x-weft-adapter"
+MOVED_HEADER: Final = "x-weft-moved"
 _REMEMBERED: Final = 1024
 _lines: Final[dict[tuple[float | None, int, str, str], str]] = {}
 
@@ -30,6 +31,8 @@ class SchedulingPriority:
     """Engines that ended while they worked on its request."""
     adapter: str = ""
     """The version of the adapter that it needs, where sidecars load it."""
+    moved: str = ""
+    """The session whose history its worker has, which that session left: it prefills this, though it leaves itself."""
 
     def lines(self) -> str:
         """Return it as lines of headers between sidecars."""
@@ -47,6 +50,8 @@ class SchedulingPriority:
             lines += f"{DEATHS_HEADER}: {self.deaths}\r\n"
         if self.adapter:
             lines += f"{ADAPTER_HEADER}: {checked(self.adapter)}\r\n"
+        if self.moved:
+            lines += f"{MOVED_HEADER}: {checked(self.moved)}\r\n"
         if self.spans is not None:
             lines += f"traceparent: {checked(self.spans.header)}\r\n"
         return lines
@@ -86,6 +91,7 @@ def read_priority(headers: dict[str, str]) -> SchedulingPriority:
             class_=headers.get("x-weft-class", PLAIN_CLASS),
             deaths=int(headers.get(DEATHS_HEADER, "0")),
             adapter=headers.get(ADAPTER_HEADER, ""),
+            moved=headers.get(MOVED_HEADER, ""),
         )
     except ValueError as error:
         raise InvalidRequestError(f"x-weft-*: the priority of a prefill is not readable: {error}") from error

@@ -224,6 +224,11 @@ class Worker:
         return has_duty(self.role, "decode") and not self.leaving and not self.draining
 
     @property
+    def sends_sessions(self) -> bool:
+        """Return whether sessions go on elsewhere: no round may begin here, or the engine serves none."""
+        return not self.takes_rounds or not self.engine.healthy
+
+    @property
     def takes_prefills(self) -> bool:
         """Return whether prefills for other workers may begin here."""
         return has_duty(self.role, "prefill") and not self.draining

@@ -18,7 +18,7 @@ def bind_kv_aware(inputs: BindingInputs) -> int:
     most = -math.inf
     for i in range(len(inputs.kv_free)):
         hit = inputs.prefix_hit[i]
-        if inputs.kv_free[i] < inputs.needed_kv - hit:
+        if inputs.kv_free[i] < inputs.needed_kv - inputs.in_memory[i]:
             continue
         used = 1.0 - inputs.kv_free[i] / max(inputs.kv_capacity[i], 1.0)
         score = hit / max(inputs.needed_kv, 1.0) - used

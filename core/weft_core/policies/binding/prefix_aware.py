@@ -1,7 +1,8 @@
 """Bind a new session to the decode worker that holds most of its prompt in its prefix cache (book, Table 17-1).
 
-A hit saves that part of the KV memory, too. Without any hit, and among equal hits, headroom decides. Hand-worked
-example (test_policy_bindings.py): hits 0, 300, 300, free 900, 400, 500 of 1,000: the third.
+What of a hit is in GPU memory needs no room there; what a tier has saves less time, and counts for less. Without any
+hit, and among equal hits, headroom decides. Hand-worked example (test_policy_bindings.py): hits 0, 300, 300, free 900,
+400, 500 of 1,000: the third.
 """
 
 from weft_core.policies.binding.kv_headroom import headroom
@@ -15,7 +16,7 @@ def bind_prefix_aware(inputs: BindingInputs) -> int:
     best = -1
     most = 0.0
     for i in range(len(hits)):
-        if inputs.kv_free[i] < inputs.needed_kv - hits[i]:
+        if inputs.kv_free[i] < inputs.needed_kv - inputs.in_memory[i]:
             continue
         spare = headroom(inputs, i)
         if (
