@@ -3,6 +3,9 @@
 A session's KV is written through when a round ends, and is in one tier, whole: the least recently used moves to the
 next tier where one is full, and is lost after the last. Loads from a tier come one after the other. What prefill
 workers compute for others is not written.
+
+By value, KV is written when it is evicted from the GPUs, so that no tier has what the GPUs have, and what is worth
+least leaves a full tier.
 """
 
 from weft_core.kv_tiers import TIER_NAMES
@@ -10,6 +13,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.lists import append, list_of, remove
 from weft_planner.simulation.records import BELOW, LOADED, SimulationState
+from weft_planner.simulation.retention import least_valuable
 
 COUNT = len(TIER_NAMES)
 
@@ -39,6 +43,8 @@ def write_below(state: SimulationState, number: int, worker: int, tokens: float)
         which = list_of(state, BELOW + place, worker)
         while tier.used > tier.capacity and state.lists[which].first >= 0:
             row = state.lists[which].first
+            if state.rules[0].by_value == 1:
+                row = least_valuable(state, BELOW + place, worker, -1)
             owner = state.sessions[state.rows[row].session]
             remove(state, which, row)
             tier.used -= owner.below
@@ -58,10 +64,13 @@ def start_load(state: SimulationState, row: int, worker: int, now: float) -> boo
     if session.below == 0 or session.below_at != worker or session.kv_tokens > 0 or r.resumed == 1:
         return False
     which = list_of(state, BELOW + session.tier, worker)
-    remove(state, which, session.first_row)
-    append(state, which, session.first_row)
     tier = state.tiers[worker, session.tier]
     r.present = min(session.below, r.history)
+    if state.rules[0].by_value == 1:
+        forget_below(state, r.session)
+    else:
+        remove(state, which, session.first_row)
+        append(state, which, session.first_row)
     tier.free_at = max(now, tier.free_at) + tier.latency + r.present * tier.per_token
     state.totals[0].loaded += r.present
     push(state, tier.free_at, LOADED, row)

@@ -8,6 +8,7 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.mypyc_compat import mypyc_attr
 from weft_router.openai.prompt_history import PromptHistory
+from weft_router.sessions.return_times import ReturnCounts
 
 
 class CachedPrompt(NamedTuple):
@@ -41,6 +42,8 @@ class Session:
     """The prefill worker of that round, if it had one."""
     prefilled_tokens: int = 0
     """The tokens of its prompt. Two fields take a tenth of the memory of a dict with one entry."""
+    returns: ReturnCounts | None = None
+    """When sessions alike return; None once its own return is counted there."""
 
     @property
     def cached(self) -> Mapping[str, CachedPrompt]:
