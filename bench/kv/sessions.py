@@ -47,3 +47,9 @@ def after_long_pauses(outcome: Outcome) -> Floats:
     before[sample.first_row] = 0.0
     found: Floats = outcome.ttft[outcome.counted & (before > LONG_PAUSE_S)]
     return found
+
+
+def returning(idle_s: float, within_s: float) -> float:
+    """Return which share of the pauses that last so long ends within so many seconds more."""
+    pauses = [one.gap_s for rounds in recorded() for one in rounds[1:] if one.gap_s > idle_s]
+    return sum(pause <= idle_s + within_s for pause in pauses) / len(pauses)

@@ -1,4 +1,4 @@
-"""Continuum's time to live, and what it is learned from."""
+"""Which idle KV is kept: Continuum's time to live, the value of KV, and what both are learned from."""
 
 import math
 import statistics
@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.policies.retention import note_gap, return_benefit_s, rounds_memory, time_to_live_s
+from weft_core.policies.retention import (
+    BUCKETS,
+    LATEST,
+    WAITING_RATE,
+    kv_value,
+    note_gap,
+    note_return,
+    return_benefit_s,
+    return_rate,
+    rounds_memory,
+    time_to_live_s,
+)
 
 gaps_s = st.floats(0, 1000, allow_subnormal=False)
 
@@ -64,3 +75,76 @@ def test_the_memory_of_rounds_is_minus_their_correlation(rounds: list[int]) -> N
         assert found == 1.0
     else:
         assert found == pytest.approx(min(1.0, max(0.0, -statistics.correlation(done, left))), abs=1e-9)
+
+
+def returns_of(*gaps: float) -> list[float]:
+    returns = [0.0] * (BUCKETS + 1)
+    for gap in gaps:
+        note_return(returns, gap)
+    return returns
+
+
+idle_s = st.floats(0, 10_000, allow_subnormal=False)
+seen_gaps = st.lists(st.floats(0, 10_000) | st.just(math.inf), max_size=60)
+
+
+@given(st.lists(st.floats(0, 10_000) | st.just(math.inf), max_size=2000))
+def test_counts_of_gaps_stay_bounded(gaps: list[float]) -> None:
+    returns = returns_of(*gaps)
+    assert len(returns) == BUCKETS + 1
+    assert sum(returns) <= LATEST
+    assert sum(returns) >= min(len(gaps), LATEST / 2)
+
+
+def test_a_gap_counts_in_the_bucket_that_has_it() -> None:
+    assert returns_of(0.0)[0] == returns_of(0.3)[0] == 1
+    assert returns_of(4000.0)[BUCKETS - 1] == 1
+    assert returns_of(5000.0)[BUCKETS] == returns_of(math.inf)[BUCKETS] == 1
+
+
+@given(st.lists(st.floats(0.25, 4000), min_size=2, max_size=2, unique=True).map(sorted))
+def test_before_any_gap_was_seen_the_longest_idle_is_expected_least(idle: list[float]) -> None:
+    soon, late = (return_rate(returns_of(), one, math.inf) for one in idle)
+    assert soon >= late > 0
+
+
+def test_beyond_all_buckets_no_return_is_expected() -> None:
+    assert return_rate(returns_of(1.0, 5000.0), 4097.0, math.inf) == 0.0
+
+
+def test_tools_that_answer_soon_are_waited_for_and_later_given_up() -> None:
+    """Of gaps of 2 s or an hour, a session idle for a second is expected; after a minute it hardly is."""
+    returns = returns_of(*[2.0] * 50, *[3000.0] * 50)
+    assert return_rate(returns, 1.0, math.inf) > 20 * return_rate(returns, 60.0, math.inf)
+
+
+def test_a_return_beyond_the_time_that_kv_can_be_kept_counts_little() -> None:
+    returns = returns_of(*[300.0] * 100)
+    assert return_rate(returns, 10.0, 600.0) > 3 * return_rate(returns, 10.0, 60.0)
+
+
+@given(seen_gaps, idle_s, st.floats(0, 10_000))
+def test_a_longer_time_to_return_in_is_never_worth_less_at_the_ends_of_buckets(
+    gaps: list[float], idle: float, within: float
+) -> None:
+    returns = returns_of(*gaps)
+    whole = return_rate(returns, idle, math.inf)
+    assert 0 <= whole < WAITING_RATE
+    assert 0 <= return_rate(returns, idle, within) < WAITING_RATE
+    assert return_rate(returns, idle, 1e9) == whole
+
+
+@given(seen_gaps, st.floats(1, 3000), st.floats(0.25, 3000))
+def test_more_sessions_that_never_return_make_all_less_expected(gaps: list[float], gap: float, idle: float) -> None:
+    returns = returns_of(*gaps, gap)
+    fewer = [*returns[:BUCKETS], returns[BUCKETS] + 5]
+    assert return_rate(fewer, idle, math.inf) < return_rate(returns, idle, math.inf)
+
+
+@given(st.floats(0, 10), st.floats(0, 10), st.floats(0, 10), st.floats(1, 1e6))
+def test_kv_is_worth_what_is_saved_by_its_memory(rate: float, kept: float, lost: float, tokens: float) -> None:
+    found = kv_value(rate, kept, lost, tokens)
+    assert found >= 0
+    assert (found > 0) == (rate * (lost - kept) / tokens > 0)
+    assert kv_value(rate, 0.0, lost, tokens) >= found
+    assert kv_value(2.0, 1.0, 4.0, 3.0) == 2.0

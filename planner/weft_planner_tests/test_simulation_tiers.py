@@ -3,6 +3,7 @@
 import pytest
 
 from weft_core.kv_tiers import KVTier
+from weft_core.policies.retention import Retention
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SimulationError, Worker, simulate
 from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
 
@@ -18,14 +19,22 @@ def tier(name: str, tokens: float, *, tokens_per_s: float = 10_000.0, latency_s:
 
 def run(*tiers: KVTier, kv: int = 1000, others: int = 1) -> Outcome:
     """Serve a session of two rounds on one engine, and others during its pause that need the memory."""
-    sessions = [(0.0, [FIRST, LATER]), *((2.0 + k, [OTHER]) for k in range(others))]
+    return serve([(0.0, [FIRST, LATER]), *((2.0 + k, [OTHER]) for k in range(others))], *tiers, kv=kv)
+
+
+def serve(
+    sessions: list[tuple[float, list[tuple[float, float, float]]]],
+    *tiers: KVTier,
+    kv: int,
+    retention: Retention = "lru",
+) -> Outcome:
     return simulate(
         sample_of(sessions),
         Layout((), (Worker(1),), "colocated"),
         {"gpu": profile(kv=kv)},
         PolicyChoice(route="colocated", mode="", order="fcfs"),
         ONE_CLASS,
-        options=Options(tiers=tiers, warm_up=0.0, cool_down=0.0, chunked=False),
+        options=Options(tiers=tiers, retention=retention, warm_up=0.0, cool_down=0.0, chunked=False),
     )
 
 
@@ -54,6 +63,16 @@ def test_a_full_tier_gives_its_oldest_to_the_next() -> None:
     found = run(tier("cpu", 1300), tier("disk", 5000, tokens_per_s=2000), others=3)
     assert (found.loaded_tokens, found.recomputed_tokens) == (HISTORY, 0)
     assert found.ttft[1] == pytest.approx(roomy.ttft[1] + HISTORY / 2000)
+
+
+def test_by_value_a_tier_has_what_the_gpus_lost_and_nothing_else() -> None:
+    """Of three sessions in GPU memory the longest idle goes down; written through, the tier has the last one twice."""
+    sessions = [*((float(k), [FIRST, LATER]) for k in range(3)), (4.0, [OTHER])]
+    through = serve(sessions, tier("cpu", 700), kv=2000)
+    assert (through.evictions, through.loaded_tokens, through.recomputed_tokens) == (1, 0, HISTORY)
+    evicted = serve(sessions, tier("cpu", 700), kv=2000, retention="value")
+    assert (evicted.evictions, evicted.loaded_tokens, evicted.recomputed_tokens) == (1, HISTORY, 0)
+    assert serve(sessions, kv=2000, retention="value").recomputed_tokens == HISTORY
 
 
 def test_tiers_come_once_each_from_the_fastest_to_the_slowest() -> None:

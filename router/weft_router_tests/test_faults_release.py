@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from weft_router_tests.stack import MODEL, Stack, is_so, router_json, until
+from weft_router_tests.test_stack_closing import end
 
 pytestmark = pytest.mark.component
 
@@ -151,7 +152,7 @@ async def test_a_burst_of_releases_is_bounded_and_each_one_is_counted(
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_full_engine_gets_back_what_it_keeps_for_rounds_that_may_come(stack: Stack, stream: bool) -> None:
-    """The session that waits longest for its next round gives first, one for each request that waits."""
+    """Of sessions alike the one that waits longest for its next round gives first, one for each request that waits."""
     await stack.up()
     decode = stack.engines["d0"]
     answers = [await stack.chat(HELLO, session=f"s{k}", stream=stream) for k in range(3)]
@@ -170,3 +171,26 @@ async def test_a_full_engine_gets_back_what_it_keeps_for_rounds_that_may_come(st
         answer = await stack.chat(follow(answers[k].text), session=f"s{k}", stream=stream)
         assert answer.status == 200
     assert await stack.count("weft_router_kv_handles_total", "d0", outcome="used") == 1
+
+
+async def test_a_full_engine_keeps_what_is_likely_to_be_read_soon(stack: Stack) -> None:
+    """Here sessions that got a text end, and those that call the tool return at once: these keep their KV longer."""
+    await stack.up()
+    decode = stack.engines["d0"]
+    for k in range(8):
+        await stack.chat(HELLO, session=f"s{k}", stream=True)
+        assert (await end(stack, f"s{k}"))[0] == 204
+    decode.script.tool_call = True
+    for _ in range(8):
+        await stack.chat(HELLO, session="calls", stream=True)
+    decode.script.tool_call = False
+    await until(lambda: is_so(len(decode.held) == 1))
+    await stack.chat(HELLO, session="talks", stream=True)
+    await until(lambda: is_so(len(decode.held) == 2))
+    calls, talks = decode.held
+    before = decode.released
+    decode.kv_usage, decode.waiting = 0.95, 1
+    await until(lambda: is_so(decode.released > before))
+    decode.waiting = 0
+    assert talks not in decode.held
+    assert calls in decode.held or decode.released > before + 1

@@ -33,7 +33,8 @@ FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
     type=click.Choice(RETENTIONS),
     default="lru",
     show_default=True,
-    help="How engines keep the KV of idle sessions: evict the least recently used, or after Continuum's time to live.",
+    help="How engines keep the KV of idle sessions: evict the least recently used, after Continuum's time to live, or "
+    "what is worth least.",
 )
 @click.option(
     "--kv-tier",

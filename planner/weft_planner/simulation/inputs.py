@@ -12,7 +12,7 @@ from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.inputs import MAX_WINDOW
 from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_CAP, MODES, ORDERS, POLICIES, parameters
-from weft_core.policies.retention import GAPS
+from weft_core.policies.retention import BUCKETS, GAPS
 from weft_core.policies.routing import colocated
 from weft_core.policies.routing.weft import IMD, ITL_STATISTIC, WHOLE_OR_CHUNKED
 from weft_core.timing import PREFILL_FIELDS, STEP_FIELDS, prefill_seconds, step_seconds
@@ -123,6 +123,7 @@ def initial_state(
         stages=np.full((workers, int(fleet["stages"].max())), -math.inf),
         recent_gaps=np.zeros((len(slo), GAPS)),
         ordered_gaps=np.zeros((len(slo), GAPS)),
+        returns=np.zeros((len(slo), BUCKETS + 1)),
         **_columns(workers + 1, "costs", "kv_free", "kv_capacity", "bound", "prefix_hit", "load"),
         **_columns(workers, "order", "candidates", "places", "cached", "sent"),
         **_columns(sample.sessions, "gap_sums", "gap_counts", "gaps_left", "seconds", "enqueued", "ttft_slo"),
@@ -231,6 +232,7 @@ def rules_of(
     rules["oracle"] = options.admission == "oracle"
     rules["tiers"] = bool(options.tiers)
     rules["ttl"] = options.retention == "ttl"
+    rules["by_value"] = options.retention == "value"
     rules["reads_windows"] = POLICIES[policy.route].reads_windows
     rules["reads_order"] = POLICIES[policy.route].reads_order
     rules["reads_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in (IMD, MODES["remote-jsq"])

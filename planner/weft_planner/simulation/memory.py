@@ -26,7 +26,9 @@ from weft_planner.simulation.records import (
     WAITING,
     SimulationState,
 )
+from weft_planner.simulation.retention import least_valuable
 from weft_planner.simulation.state_type import call_policy
+from weft_planner.simulation.tiers import write_below
 
 NO_ROOM = -1e300
 """Free tokens of a worker that cannot take a session: no prefix hit makes up for it."""
@@ -75,7 +77,10 @@ def next_to_evict(state: SimulationState, worker: int, spared: int, pressed: boo
     """Return the row of the session that has been idle longest of those whose time to live is over, -1 without one.
 
     ``pressed``: there is no other memory to get. Then, as a last resort, the session that began last loses its time.
+    By value it is the session whose KV is worth least.
     """
+    if state.rules[0].by_value == 1:
+        return least_valuable(state, EVICTABLE, worker, spared)
     last = -1
     row = first_of(state, EVICTABLE, worker)
     while row >= 0:
@@ -90,7 +95,10 @@ def next_to_evict(state: SimulationState, worker: int, spared: int, pressed: boo
 
 @jitable
 def evict_one(state: SimulationState, worker: int, spared: int, pressed: bool) -> bool:
-    """Drop the KV of one idle session, not that of row ``spared``; False when there is none to drop."""
+    """Drop the KV of one idle session, not that of row ``spared``; False when there is none to drop.
+
+    By value it goes to the first tier, if there is one.
+    """
     row = next_to_evict(state, worker, spared, pressed)
     if row < 0:
         return False
@@ -98,6 +106,8 @@ def evict_one(state: SimulationState, worker: int, spared: int, pressed: bool) -
     state.rows[row].evicted = 1
     session = state.sessions[state.rows[row].session]
     state.workers[worker].kv_used -= session.kv_tokens
+    if state.rules[0].by_value == 1 and state.rules[0].tiers == 1:
+        write_below(state, state.rows[row].session, worker, session.kv_tokens)
     session.kv_tokens = 0.0
     state.totals[0].evictions += 1
     return True

@@ -30,11 +30,12 @@ RULES = _record(
     f8="chunk_fraction slice_turn shared_work window_s strictest_itl counted_from counted_until",
     # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
-    "caches pull oracle ttl reads_windows reads_order reads_gaps delays itl_statistic ring peaks slots workers "
-    "classes sessions events ticks params prefill_figures step_figures tiers decide choose place",
+    "caches pull oracle ttl by_value reads_windows reads_order reads_gaps delays itl_statistic ring peaks slots "
+    "workers classes sessions events ticks params prefill_figures step_figures tiers decide choose place",
 )
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
-length of the ring of finishing steps, a power of 2; ``ttl``: 1 where idle sessions' KV has a time to live;
+length of the ring of finishing steps, a power of 2; ``ttl``: 1 where idle sessions' KV has a time to live,
+``by_value``: 1 where the KV that is worth least is evicted first;
 ``prefill_tokens``, ``decode_tokens``: the most tokens of a step of a worker with this role, NO_LIMIT where its engine
 has none; ``tiers``: 1 where engines have memory below the GPUs'; ``sessions``, ``events``, ``ticks``, ``params``,
 ``…_figures``: lengths of these tables; ``decide``, ``choose``, ``place``: addresses of the policies' machine code."""
@@ -75,13 +76,14 @@ ROWS = _record(
 """
 
 SESSION = _record(
-    f8="arrival prefix reserve kv_tokens kv_before gap_s hash below",
+    f8="arrival prefix reserve kv_tokens kv_before gap_s hash below idle_since",
     i8="first_row rounds slo_class bound moving awaits_kv missed_ttft gaps late_gaps tier below_at",
 )
 """Per session: ``hash`` is a random number in [0, 1), ``kv_tokens`` its KV on its decode worker, ``moving`` 1 while
 that KV is sent to another worker, ``kv_before`` what it brings there of rounds that the sample does not have,
 ``awaits_kv`` 1 while its next round waits for that, ``missed_ttft`` 1 once a TTFT was late. ``below`` tokens of it are
-in tier ``tier`` of worker ``below_at``, 0 for none."""
+in tier ``tier`` of worker ``below_at``, 0 for none. ``idle_since``: when its last round ended, infinite while one is
+there."""
 
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start work_s queue_s queue_tokens queue_work "
@@ -202,7 +204,8 @@ class SimulationState(NamedTuple):
     ``remote`` for routing, whose ``candidates`` are workers, and what every worker has ``cached`` of the prompt and was
     ``sent``; a figure per task of a queue, whose ``queued`` are rows;
     a figure per worker for bindings, whose ``places`` are workers. ``stages``: by first batch and pipeline stage, when
-    that is free. ``recent_gaps``, ``ordered_gaps``: a class's gaps between rounds, as they came and ascending.
+    that is free. ``recent_gaps``, ``ordered_gaps``: a class's gaps between rounds, as they came and ascending;
+    ``returns``: the same, counted in buckets.
     """
 
     rules: Records
@@ -237,6 +240,7 @@ class SimulationState(NamedTuple):
     gaps_left: Numbers
     recent_gaps: Numbers
     ordered_gaps: Numbers
+    returns: Numbers
     order: Numbers
     candidates: Numbers
     cached: Numbers
@@ -260,7 +264,7 @@ class SimulationState(NamedTuple):
 TABLES: Mapping[str, tuple[Any, int]] = {
     **dict.fromkeys(("after", "before"), (np.int64, 2)),
     **dict.fromkeys(("dirty", "order", "candidates", "postponed", "lost", "queued", "head", "places"), (np.int64, 1)),
-    **dict.fromkeys(("prefill", "step", "stages", "recent_gaps", "ordered_gaps"), (np.float64, 2)),
+    **dict.fromkeys(("prefill", "step", "stages", "recent_gaps", "ordered_gaps", "returns"), (np.float64, 2)),
     **dict.fromkeys(
         (
             "params", "costs", "gap_sums", "gap_counts", "gaps_left", "seconds", "enqueued", "ttft_slo", "kv_free",

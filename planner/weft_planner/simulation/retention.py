@@ -1,11 +1,24 @@
-"""Give the KV of idle sessions a time to live, and learn from the traffic what it is worth."""
+"""Give the KV of idle sessions a time to live or a value, and learn from the traffic what it is worth."""
 
-from weft_core.policies.retention import GAPS, note_gap, return_benefit_s, rounds_memory, time_to_live_s
+from weft_core.kv_tiers import TIER_NAMES
+from weft_core.policies.retention import (
+    BUCKETS,
+    GAPS,
+    WAITING_RATE,
+    kv_value,
+    note_gap,
+    note_return,
+    return_benefit_s,
+    return_rate,
+    rounds_memory,
+    time_to_live_s,
+)
 from weft_core.timing import prefill_seconds
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
+from weft_planner.simulation.lists import first_of
 from weft_planner.simulation.queues import prefill_pieces
-from weft_planner.simulation.records import EXPIRE, SimulationState
+from weft_planner.simulation.records import BELOW, EVICTABLE, EXPIRE, SimulationState
 from weft_planner.simulation.state_type import vector
 
 
@@ -35,8 +48,12 @@ def start_time_to_live(state: SimulationState, row: int, worker: int, now: float
 def observe_gap(state: SimulationState, row: int) -> None:
     """Learn from a round that arrived how long its session was idle."""
     kind = state.sessions[state.rows[row].session].slo_class
+    gap = state.rows[row - 1].gap
+    if state.rules[0].by_value == 1:
+        note_return(vector(state.returns, kind, BUCKETS + 1), gap)
+        return
     recent = vector(state.recent_gaps, kind, GAPS)
-    note_gap(recent, vector(state.ordered_gaps, kind, GAPS), state.classes[kind].gaps, state.rows[row - 1].gap)
+    note_gap(recent, vector(state.ordered_gaps, kind, GAPS), state.classes[kind].gaps, gap)
     state.classes[kind].gaps += 1
 
 
@@ -62,3 +79,52 @@ def observe_wait(state: SimulationState, row: int, now: float) -> None:
         r.evicted = 0
         state.totals[0].evicted_wait_s += now - r.arrival
         state.totals[0].evicted_waits += 1
+
+
+@jitable
+def seconds_without(state: SimulationState, worker: int, place: int, tokens: float) -> float:
+    """Return the seconds to have KV again that no tier before ``place`` has: to load it from the next, or compute it."""
+    again = prefill_seconds(prefill_pieces(state, worker), 0.0, tokens)
+    while place < len(TIER_NAMES):
+        tier = state.tiers[worker, place]
+        if tier.capacity > 0:
+            return min(again, tier.latency + tokens * tier.per_token)
+        place += 1
+    return again
+
+
+@jitable
+def value_of(state: SimulationState, number: int, worker: int, kind: int) -> float:
+    """Return what a session's KV is worth where it is: on the GPU (``EVICTABLE``), or in a tier (``BELOW`` + place)."""
+    session = state.sessions[number]
+    now = state.totals[0].now
+    tokens = session.kv_tokens
+    kept_s = 0.0
+    place = 0
+    if kind != EVICTABLE:
+        place = kind - BELOW
+        tokens = session.below
+        tier = state.tiers[worker, place]
+        kept_s = tier.latency + tokens * tier.per_token
+        place += 1
+    rate = WAITING_RATE
+    if session.idle_since <= now:
+        returns = vector(state.returns, session.slo_class, BUCKETS + 1)
+        rate = return_rate(returns, now - session.idle_since, float("inf"))
+    return kv_value(rate, kept_s, seconds_without(state, worker, place, tokens), tokens)
+
+
+@jitable
+def least_valuable(state: SimulationState, kind: int, worker: int, spared: int) -> int:
+    """Return the row of the session in a worker's list whose KV is worth least, not ``spared``; -1 without one."""
+    chosen = -1
+    least = float("inf")
+    row = first_of(state, kind, worker)
+    while row >= 0:
+        if row != spared:
+            value = value_of(state, state.rows[row].session, worker, kind)
+            if value < least:
+                chosen = row
+                least = value
+        row = state.after[kind, row]
+    return chosen

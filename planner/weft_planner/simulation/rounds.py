@@ -18,7 +18,7 @@ from weft_planner.simulation.memory import (
 from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import ARRIVE, JOINING, MOVED, SERVED, SimulationState
 from weft_planner.simulation.retention import observe_rounds, start_time_to_live
-from weft_planner.simulation.tiers import write_below
+from weft_planner.simulation.tiers import forget_below, write_below
 from weft_planner.simulation.transfers import send
 
 
@@ -94,8 +94,12 @@ def complete_round(state: SimulationState, row: int, now: float) -> None:
     r.finished = now
     r.state = SERVED
     session.kv_tokens = r.history + r.increment + 1 + r.generated + r.steps_left
+    session.idle_since = now
     if state.rules[0].tiers == 1:
-        write_below(state, r.session, session.bound, session.kv_tokens)
+        if state.rules[0].by_value == 1:
+            forget_below(state, r.session)
+        else:
+            write_below(state, r.session, session.bound, session.kv_tokens)
     if row + 1 == session.first_row + session.rounds:
         if state.rules[0].ttl == 1:
             observe_rounds(state, session.rounds)

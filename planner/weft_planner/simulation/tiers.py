@@ -3,6 +3,9 @@
 A session's KV is written through when a round ends, and is in one tier, whole: the least recently used moves to the
 next tier where one is full, and is lost after the last. Loads from a tier come one after the other. What prefill
 workers compute for others is not written.
+
+By value, KV is written when it is evicted from the GPUs, so that no tier has what the GPUs have, and what is worth
+least leaves a full tier.
 """
 
 from weft_core.kv_tiers import TIER_NAMES
@@ -11,6 +14,7 @@ from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.event_heap import push
 from weft_planner.simulation.lists import append, list_of, remove
 from weft_planner.simulation.records import BELOW, LOADED, SimulationState
+from weft_planner.simulation.retention import least_valuable
 
 COUNT = len(TIER_NAMES)
 
@@ -40,6 +44,8 @@ def write_below(state: SimulationState, number: int, worker: int, tokens: float)
         which = list_of(state, BELOW + place, worker)
         while tier.used > tier.capacity and state.lists[which].first >= 0:
             row = state.lists[which].first
+            if state.rules[0].by_value == 1:
+                row = least_valuable(state, BELOW + place, worker, -1)
             owner = state.sessions[state.rows[row].session]
             remove(state, which, row)
             tier.used -= owner.below
@@ -71,11 +77,15 @@ def load_end(state: SimulationState, row: int, worker: int, tokens: float, now: 
 @jitable
 def start_load(state: SimulationState, row: int, worker: int, tokens: float, now: float) -> None:
     """Load the history of a round that was routed; its prefill is queued when that ends."""
-    session = state.sessions[state.rows[row].session]
-    which = list_of(state, BELOW + session.tier, worker)
-    remove(state, which, session.first_row)
-    append(state, which, session.first_row)
+    number = state.rows[row].session
+    session = state.sessions[number]
     tier = state.tiers[worker, session.tier]
     tier.free_at = load_end(state, row, worker, tokens, now)
     state.totals[0].loaded += tokens
+    if state.rules[0].by_value == 1:
+        forget_below(state, number)
+    else:
+        which = list_of(state, BELOW + session.tier, worker)
+        remove(state, which, session.first_row)
+        append(state, which, session.first_row)
     push(state, tier.free_at, LOADED, row)

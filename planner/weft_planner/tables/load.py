@@ -1,10 +1,11 @@
 """Lay out how a layout does at several rates."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from weft_core.json_fields import finite_or_none
+from weft_core.policies.retention import Retention
 from weft_core.prediction import Estimate
 from weft_planner.simulation.statistics import Percentiles, Summary
 from weft_planner.study.load import LoadRow
@@ -14,6 +15,11 @@ from weft_planner.tables.writing import NOTICE, QUIET, Paragraph, Part, TableCel
 
 Json = dict[str, object]
 GIB = 2.0**30
+RULES: Mapping[Retention, str] = {
+    "lru": "least recently used first",
+    "ttl": "not before its time to live (Continuum)",
+    "value": "worth least first",
+}
 
 
 def load_parts(scenario: Scenario, rows: Sequence[LoadRow], *, name: str) -> list[Part]:
@@ -50,7 +56,7 @@ def _parts(scenario: Scenario, rows: Sequence[LoadRow], name: str) -> Iterator[P
 
 def _history(scenario: Scenario, rows: Sequence[LoadRow]) -> str:
     """Say what happens to the KV of idle sessions, and what that does to histories at the highest rate."""
-    rule = "least recently used first" if scenario.retention == "lru" else "not before its time to live (Continuum)"
+    rule = RULES[scenario.retention]
     below = "".join(f", then in {tier.name} ({tier.capacity_bytes / GIB:,.0f} GiB a worker)" for tier in scenario.tiers)
     most = rows[-1]
     found = most.summary

@@ -6,8 +6,9 @@ from bisect import bisect_right
 
 from weft_core.policies.inputs import BindingInputs
 from weft_core.policies.registry import BINDINGS
+from weft_core.policies.retention import BUCKETS, WAITING_RATE, kv_value, note_return, return_rate
 from weft_core.timing import prefill_seconds
-from weft_planner_tests.reference.parts import Engine, Round
+from weft_planner_tests.reference.parts import Engine, Round, Session
 from weft_planner_tests.reference.world import World
 
 
@@ -40,16 +41,21 @@ def place(world: World, row: Round) -> Engine | None:
 def evict(world: World, engine: Engine, spared: Round | None, now: float, *, pressed: bool) -> bool:
     """Drop the KV of the session that has been idle longest of those that may be; False when there is none.
 
-    ``pressed``: in need, the session that began last may be.
+    ``pressed``: in need, the session that began last may be. By value it is the one worth least, and goes down.
     """
     idle = [r for r in engine.idle if r is not spared]
-    chosen = next((r for r in idle if r.kept_until <= now), None)
+    if world.by_value:
+        chosen = min(idle, key=lambda r: value(world, r.session, engine, -1, now), default=None)
+    else:
+        chosen = next((r for r in idle if r.kept_until <= now), None)
     if chosen is None and idle and pressed:
         chosen = max(idle, key=lambda r: world.sessions.index(r.session))
     if chosen is None:
         return False
     engine.idle.remove(chosen)
     chosen.evicted = True
+    if world.by_value:
+        write_below(world, chosen.session, engine, now)
     chosen.session.kept = 0.0
     world.evictions += 1
     return True
@@ -103,13 +109,36 @@ def admit(world: World, row: Round, engine: Engine, now: float) -> bool:
     return True
 
 
-def write_below(world: World, row: Round, engine: Engine) -> None:
-    """Write a session's KV to the first tier; the least recently used moves down where one is full."""
-    session = row.session
-    for other in world.engines:
-        for tier in other.below:
+def value(world: World, session: Session, engine: Engine, place: int, now: float) -> float:
+    """Return what a session's KV is worth in the tier at a place, -1 for the GPU."""
+    tokens = session.kept if place < 0 else session.below
+
+    def load_s(tier: int) -> float:
+        return world.tiers[tier][1] + tokens * world.tiers[tier][2]
+
+    lost_s = prefill_seconds(engine.pre, 0.0, tokens)
+    if place + 1 < len(world.tiers):
+        lost_s = min(lost_s, load_s(place + 1))
+    rate = WAITING_RATE
+    if session.idle_since is not None:
+        returns = [0.0] * (BUCKETS + 1)
+        for gap in world.gaps_seen[session.kind]:
+            note_return(returns, gap)
+        rate = return_rate(returns, now - session.idle_since, math.inf)
+    return kv_value(rate, 0.0 if place < 0 else load_s(place), lost_s, tokens)
+
+
+def forget_below(world: World, session: Session) -> None:
+    """Take a session's KV out of its tier."""
+    for engine in world.engines:
+        for tier in engine.below:
             if session in tier:
                 tier.remove(session)
+
+
+def write_below(world: World, session: Session, engine: Engine, now: float) -> None:
+    """Write a session's KV to the first tier; the least recently used, or valuable, moves down where one is full."""
+    forget_below(world, session)
     if not engine.below:
         return
     session.below = session.kept
@@ -117,7 +146,8 @@ def write_below(world: World, row: Round, engine: Engine) -> None:
     for number, tier in enumerate(engine.below):
         room = world.tiers[number][0] // world.layout.parts_of(world.layout.workers[engine.number].degree)
         while sum(one.below for one in tier) > room:
-            lost = tier.pop(0)
+            values = [value(world, one, engine, number, now) if world.by_value else 0.0 for one in tier]
+            lost = tier.pop(values.index(min(values)))
             if number + 1 < len(engine.below):
                 engine.below[number + 1].append(lost)
 
@@ -139,7 +169,8 @@ def load(world: World, row: Round, engine: Engine, number: int, now: float) -> N
     """Start to load it."""
     tier = engine.below[number]
     tier.remove(row.session)
-    tier.append(row.session)
+    if not world.by_value:
+        tier.append(row.session)
     engine.loads_until[number] = load_ends(world, row, engine, number, now)
     world.loaded += min(row.session.below, row.history)
     world.push(engine.loads_until[number], "end_load", row)

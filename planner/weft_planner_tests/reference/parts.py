@@ -20,6 +20,8 @@ class Session:
     kept_before: float = 0.0
     below: float = 0.0
     late: bool = False
+    idle_since: float | None = None
+    """None while a round is there."""
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from weft_planner_tests.reference.engines import begin, compute
 from weft_planner_tests.reference.memory import (
     admit,
     end_session,
+    forget_below,
     give_time_to_live,
     place,
     queue,
@@ -68,6 +69,7 @@ class Reference(World):
             self.count_before, self.count, self.rate_from = self.count, 0, now
         self.count += row.first
         row.arrival = now
+        row.session.idle_since = None
         if row.place:
             self.gaps_seen[row.session.kind].append(row.session.rounds[row.place - 1].gap)
         home = row.session.worker
@@ -203,7 +205,11 @@ class Reference(World):
         home = row.home
         row.finished, row.state = now, 1
         row.session.kept = row.history + row.increment + row.tokens
-        write_below(self, row, home)
+        row.session.idle_since = now
+        if self.by_value:
+            forget_below(self, row.session)
+        else:
+            write_below(self, row.session, home, now)
         following = row.place + 1
         if following == len(row.session.rounds):
             self.rounds_seen += [(k, following - k) for k in range(1, following)]

@@ -108,6 +108,7 @@ class World:
         self.preemptions = self.evictions = 0
         self.loaded = 0.0
         self.ttl = options.retention == "ttl"
+        self.by_value = options.retention == "value"
         self.waits: list[float] = []
         self.rounds_seen: list[tuple[int, int]] = []
         self.gaps_seen: list[list[float]] = [[] for _ in slo]

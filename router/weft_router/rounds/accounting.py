@@ -17,6 +17,7 @@ from weft_router.openai.prompt_history import PromptHistory, with_reply
 from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.rounds.served_prompt import served_prompt
+from weft_router.sessions.return_times import awaited_tool
 from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.sessions.session import recompute_reason
 from weft_router.sessions.session_table import SessionTable
@@ -169,6 +170,7 @@ class Accounting:
             handle=self._handle(rnd, reply),
             prefilled=prefix_match.prefilled,
             class_=rnd.class_,
+            tool=awaited_tool(reply.tool_calls),
             prefilled_by=prefilled.worker if prefilled is not None else "",
             prefilled_tokens=prompt_tokens,
         )

@@ -47,6 +47,7 @@ from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.routing.route_selector import RouteSelector
 from weft_router.sessions.engine_kv import as_cached, held_tokens
 from weft_router.sessions.kv_releaser import KvReleaser
+from weft_router.sessions.return_times import handle_value
 from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.sessions.round_request import RoundRequest
 from weft_router.sessions.session import PrefixMatch, Session
@@ -397,11 +398,12 @@ class DecodeService:
     def _make_room(self, load: EngineLoad) -> None:
         """Release KV that is kept for later rounds when the engine is full and requests wait for KV memory.
 
-        Otherwise they would wait until its time to live ends. Released KV stays in the engine's prefix cache until its
-        memory is needed.
+        Otherwise they would wait until its time to live ends. What is worth least is released first. Released KV stays
+        in the engine's prefix cache until its memory is needed.
         """
         if load.waiting and load.kv_usage >= FULL:
-            for handle in self.sessions.yield_handles(load.waiting):
+            value = partial(handle_value, settings=self.worker.settings, readers=self.prefill_workers.ready)
+            for handle in self.sessions.yield_handles(load.waiting, value):
                 self._releaser.discard_handle(handle, "yielded")
 
     def _superseded(self, handle: KvHandle) -> None:

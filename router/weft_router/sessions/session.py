@@ -8,6 +8,7 @@ from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.mypyc_compat import mypyc_attr
 from weft_router.openai.prompt_history import PromptHistory
+from weft_router.sessions.return_times import ReturnCounts
 from weft_router.state.bindings import LastPrefill
 
 
@@ -53,6 +54,8 @@ class Session:
     """The tokens of its prompt. Two fields take a tenth of the memory of a dict with one entry."""
     origin: KvOrigin | None = None
     """Where its KV is without a handle, until its first round here."""
+    returns: ReturnCounts | None = None
+    """When sessions alike return; None once its own return is counted there."""
 
     @property
     def cached(self) -> Mapping[str, CachedPrompt]:

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from heapq import nsmallest
 from time import monotonic
 from typing import Final
 
+from weft_core.policies.retention import note_return, return_rate
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.handles import KvHandle, Outcome
 from weft_router.openai.inference import Inference
 from weft_router.openai.prompt_history import PromptHistory, extends, shared_share
 from weft_router.openai.tokens import CharsPerToken
+from weft_router.sessions.return_times import ReturnTimes
 from weft_router.sessions.session import CachedPrompt, PrefixMatch, Session
 
 MAX_SESSIONS = 50_000
@@ -18,6 +21,8 @@ LESS: Final = 250
 eviction is done in batches."""
 LOOK_EVERY_S: Final = 1.0
 """Interval of checks for expired sessions, for the same reason."""
+CONSIDERED: Final = 512
+"""Handles that are compared for their value, those of the longest idle sessions: a few milliseconds' work."""
 
 
 OnEnd = Callable[[str, Session], None]
@@ -41,6 +46,7 @@ class SessionTable:
         self._sessions: dict[str, Session] = {}
         """In order of the end of their last round."""
         self._looks_at = -math.inf
+        self.return_times = ReturnTimes()
         self.tokens = 0
         """Tokens of all sessions that have KV here."""
 
@@ -59,6 +65,9 @@ class SessionTable:
             return PrefixMatch(PrefillTask(0, whole), later=follows, continues=False, index=index)
         handle, session.handle = session.handle, None
         gap_s = now - session.ended_at
+        if session.returns is not None:
+            note_return(session.returns, gap_s)
+            session.returns = None
         follows_on = extends(inference, prompt_history, session.prompt_history)
         if session.away and (handle is None or not handle.live(now) or not follows_on):
             gone: Outcome | None = None
@@ -103,10 +112,14 @@ class SessionTable:
         handle: KvHandle | None,
         prefilled: Mapping[str, CachedPrompt],
         class_: str = "",
+        tool: str = "",
         prefilled_by: str = "",
         prefilled_tokens: int = 0,
     ) -> None:
-        """Record a finished round; the handle of a concurrent round of the same session is superseded."""
+        """Record a finished round; the handle of a concurrent round of the same session is superseded.
+
+        ``tool``: the tool that its answer calls, "" for none.
+        """
         now = self._clock()
         old = self._replaced(key)
         self.tokens += tokens
@@ -119,6 +132,7 @@ class SessionTable:
             ended_at=now,
             prefilled=prefilled,
             class_=class_,
+            returns=self.return_times.counts(class_, tool),
             prefilled_by=prefilled_by,
             prefilled_tokens=prefilled_tokens,
         )
@@ -131,16 +145,28 @@ class SessionTable:
         if session is not None and session.handle is None:
             session.handle = handle
 
-    def yield_handles(self, most: int) -> list[KvHandle]:
-        """Take the handles of idle sessions, the longest idle first."""
-        now, found = self._clock(), list[KvHandle]()
+    def yield_handles(self, most: int, value: Callable[[int, float], float]) -> list[KvHandle]:
+        """Take the handles of the idle sessions that are worth least.
+
+        ``value`` of a handle's tokens and the session's rate of return before the handle ends; of the same value, the
+        longest idle gives first.
+        """
+        now, found = self._clock(), list[tuple[float, Session, KvHandle]]()
         for session in self._sessions.values():
-            if len(found) >= most:
+            handle = session.handle
+            if handle is None or session.away or not handle.live(now):
+                continue
+            counts = session.returns
+            if counts is None:
+                counts = self.return_times.counts(session.class_, "")
+            rate = return_rate(counts, now - session.ended_at, handle.deadline - now)
+            found.append((value(handle.tokens, rate), session, handle))
+            if len(found) >= CONSIDERED:
                 break
-            if session.handle is not None and not session.away and session.handle.live(now):
-                found.append(session.handle)
-                session.handle = None
-        return found
+        least = nsmallest(most, found, key=_worth)
+        for _, session, _ in least:
+            session.handle = None
+        return [handle for _, _, handle in least]
 
     def idle(self) -> Iterable[Session]:
         """Return all sessions."""
@@ -189,11 +215,17 @@ class SessionTable:
     def close(self, key: str) -> Session | None:
         """End a session, and return it."""
         session = self.hand_over(key)
-        if session is not None and self._on_end is not None:
-            self._on_end(key, session)
+        if session is not None:
+            if session.returns is not None:
+                note_return(session.returns, math.inf)
+            if self._on_end is not None:
+                self._on_end(key, session)
         return session
 
 
 def _held(session: Session) -> int:
     """Return the tokens of a session that have KV here."""
     return 0 if session.away else session.tokens
+
+def _worth(candidate: tuple[float, Session, KvHandle]) -> float:
+    return candidate[0]

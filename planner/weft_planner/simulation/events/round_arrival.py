@@ -23,7 +23,8 @@ def arrive(state: SimulationState, row: int, now: float) -> None:
     if r.history == 0:
         totals.arrivals += 1
     r.arrival = now
-    if state.rules[0].ttl == 1 and row > session.first_row:
+    session.idle_since = float("inf")
+    if (state.rules[0].ttl == 1 or state.rules[0].by_value == 1) and row > session.first_row:
         observe_gap(state, row)
     context = r.history + r.increment + r.steps_left + 1
     if state.rules[0].oracle == 1:
