@@ -57,6 +57,11 @@ class KVTier:
         """Return T_load(l) = latency + l · bytes per token / bandwidth in seconds, 0 for no tokens."""
         return self.latency_s + tokens * kv_bytes_per_token / self.bytes_per_s if tokens > 0 else 0.0
 
+    @property
+    def text(self) -> str:
+        """Return the text from which ``tier_from_text`` reads this tier."""
+        return f"{self.name}:{self.capacity_bytes!r}:{self.bytes_per_s!r}:{self.latency_s!r}"
+
 
 def check_order(names: Sequence[KVTierName]) -> None:
     """Refuse tiers that are there twice, or not from the fastest to the slowest.
