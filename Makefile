@@ -475,7 +475,7 @@ $(VENV)/planner-peers/.installed: requirements/planner-peers.txt $(STAMP)
 	@touch $@
 
 .PHONY: bench-kv
-bench-kv: setup ## Simulate sessions that pause, with and without memory below the GPUs for their KV, and write bench/kv/RESULTS.md (minutes)
+bench-kv: setup ## Simulate sessions that pause, with and without memory below the GPUs for their KV, and write bench/kv/RESULTS.md (minutes; BENCH_ARGS=--live: run them on mock engines, 25 minutes)
 	@$(PY) -m bench.kv $(BENCH_ARGS)
 
 .PHONY: bench-kv-index

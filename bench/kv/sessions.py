@@ -1,5 +1,7 @@
 """Sessions of coding agents with the pauses that were recorded, as they come over half an hour."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -19,12 +21,16 @@ LIMITS = Limits(
 )  # fmt: skip
 LONG_PAUSE_S = 120.0
 """A pause that a handle's time, 2 minutes, does not cover."""
+MOST = 10_000
+"""Sessions that ``paced`` draws: more than ever arrive."""
+ROUND_S = 5.0
+"""What ``paced`` takes a round to last, without the pause before it."""
 
 
 @cache
-def recorded() -> tuple[Rounds, ...]:
+def recorded(limits: Limits = LIMITS) -> tuple[Rounds, ...]:
     """Return the rounds of every recorded session that fits the limits."""
-    return tuple(one.rounds for one in select(load(TRACE), LIMITS).sessions)
+    return tuple(one.rounds for one in select(load(TRACE), limits).sessions)
 
 
 def sample_of(*, rate: float, seed: int, minutes: float) -> Sample:
@@ -40,12 +46,44 @@ def sample_of(*, rate: float, seed: int, minutes: float) -> Sample:
     return flattened(chosen, arrival=(np.cumsum(apart) - apart[0]) / rate, rate=rate)
 
 
-def after_long_pauses(outcome: Outcome) -> Floats:
-    """Return the TTFT of every counted round whose session paused for long before it, in seconds."""
+def paced(known: Sequence[Rounds], *, rate: float, seed: int, minutes: float, speed: float) -> Sample:
+    """Return sessions for a run of so many minutes, in which everything is ``speed`` times as fast.
+
+    They arrive as a Poisson process, and those that would last longer than the run are cut to the rounds that begin
+    in it. A seed has the same sessions at each rate, in the same order.
+    """
+    rng = np.random.default_rng((seed, 0x4C56))
+    places = rng.integers(len(known), size=MOST)
+    arrival = np.cumsum(rng.exponential(1.0, MOST)) / rate
+    count = max(1, int(np.searchsorted(arrival, 60 * minutes)))
+    chosen = [
+        cut(known[place], begins_s=float(at), ends_s=60 * minutes)
+        for place, at in zip(places[:count], arrival[:count], strict=True)
+    ]
+    found = flattened(chosen, arrival=arrival[:count] / speed, rate=rate * speed, slow=1 / speed)
+    return replace(found, window=60 * minutes / speed)
+
+
+def cut(rounds: Rounds, *, begins_s: float, ends_s: float) -> Rounds:
+    """Return the rounds of a session that begin before a time, if each lasts ROUND_S; the first one is always kept."""
+    at, found = begins_s, list(rounds[:1])
+    for one in rounds[1:]:
+        at += ROUND_S + one.gap_s
+        if at >= ends_s:
+            break
+        found.append(one)
+    return tuple(found)
+
+
+def after_long_pauses(outcome: Outcome, speed: float = 1.0) -> Floats:
+    """Return the TTFT of every counted round whose session paused for long before it, in seconds.
+
+    ``speed`` is how many times as fast as recorded everything went.
+    """
     sample = outcome.sample
     before = np.roll(sample.gap, 1)
     before[sample.first_row] = 0.0
-    found: Floats = outcome.ttft[outcome.counted & (before > LONG_PAUSE_S)]
+    found: Floats = outcome.ttft[outcome.counted & (before > LONG_PAUSE_S / speed)]
     return found
 
 

@@ -80,6 +80,11 @@ def t_load(tokens: Mapping[str, int], kv_bytes_per_token: float, speeds: Mapping
         seconds += load_seconds(speed.latency_s, kv_bytes_per_token / speed.bytes_per_s, count)
     return seconds
 
+    @property
+    def text(self) -> str:
+        """Return the text from which ``tier_from_text`` reads this tier."""
+        return f"{self.name}:{self.capacity_bytes!r}:{self.bytes_per_s!r}:{self.latency_s!r}"
+
 
 def check_order(names: Sequence[KVTierName]) -> None:
     """Refuse tiers that are there twice, or not from the fastest to the slowest.

@@ -24,6 +24,7 @@ def test_a_load_takes_its_latency_and_its_bytes() -> None:
 )
 def test_tiers_are_read_from_text(text: str, tier: KVTier) -> None:
     assert tier_from_text(text) == tier
+    assert tier_from_text(tier.text) == tier
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weft_core.cost import CostProfile
+from weft_core.kv_tiers import KVTier
 from weft_core.layouts import WorkerRole
 from weft_core.profile_json import profile_to_json
 from weft_core.worker_roles import has_duty
@@ -63,10 +64,12 @@ class StackConfig:
     """What the engines speak."""
     movable: bool = False
     """Whether the workers' roles may change: they are in files then, and every engine does both."""
+    corrects: bool = True
+    """Whether routers correct their predictions by what engines took lately."""
     kv_events: bool = False
     """Whether engines publish KV events to their sidecars."""
-    kv_tiers: tuple[str, ...] = ()
-    """The tiers of every engine below its GPUs, as ``NAME:SIZE[:BYTES_PER_S[:LATENCY_S]]``."""
+    kv_tiers: tuple[KVTier, ...] = ()
+    """What every engine has below its GPUs; ``time_scale`` counts for their loads, too."""
 
     @property
     def paired(self) -> bool:
@@ -96,6 +99,7 @@ def router_config(config: StackConfig) -> dict[str, object]:
             "policy": config.policy,
             **({"binding": config.binding} if config.binding else {}),
             **({"mode": config.mode} if config.mode else {}),
+            **({} if config.corrects else {"predictionCorrection": "off"}),
         },
         "profile": profile_to_json(config.profile),
         "planRevision": "stack",
@@ -119,9 +123,9 @@ def engine_command(
     argv += ["--time-scale", str(config.time_scale), "--max-model-len", str(config.max_model_len)]
     argv += ["--kv-lease-seconds", str(config.kv_lease_s), "--handle-ttl-seconds", str(config.handle_ttl_s)]
     argv += ["--drain-seconds", str(ENGINE_END_S)]
+    argv += [f"--kv-tier={tier.text}" for tier in config.kv_tiers]
     if config.chunk is not None and (config.movable or has_duty(worker.role, "decode")):
         argv += ["--chunk", str(config.chunk)]
-    argv += [f"--kv-tier={tier}" for tier in config.kv_tiers]
     if events_port:
         events = {
             "enable_kv_cache_events": True,

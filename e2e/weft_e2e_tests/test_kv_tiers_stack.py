@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from weft_core.kv_tiers import tier_from_text
 from weft_e2e.stack import HOST, TOKEN, Stack, StackConfig, StackWorker, running
 from weft_e2e.waiting import until
 from weft_mock.tokenizer import filler
@@ -16,7 +17,7 @@ from weft_router.ask import ask
 pytestmark = pytest.mark.component
 
 CAPACITY = 8192
-TIER = "cpu:64Mi:25e6"
+TIER = tier_from_text("cpu:64Mi:25e6")
 """Half a million tokens of the profile's 100 bytes; 250,000 a second."""
 PROMPT, LONG = 1500, 3000
 Messages = list[dict[str, str]]

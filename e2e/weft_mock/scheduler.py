@@ -143,6 +143,7 @@ class Scheduler:
             self.pool.share(hits)
             sequence.blocks = hits + self.pool.allocate(fresh)
             sequence.computed = len(hits) * size
+            self.tiers.touch(keys)
             if sequence.words is None:
                 sequence.record.cached = sequence.computed
             # What was passed over at the last look had to wait for blocks; the rest came since.
@@ -159,7 +160,7 @@ class Scheduler:
             missing = keys[len(hits) :]
             places = self.tiers.prefix(missing)
             if places:
-                ends = self.tiers.load(missing, places, sequence.ready, scale=self.pacing.factor)
+                ends = self.tiers.load(places, sequence.ready, scale=self.pacing.factor)
                 self.loading[sequence] = (ends, sequence.computed + len(places) * size)
                 admission.loads.append(ends)
             else:

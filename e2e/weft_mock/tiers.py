@@ -1,8 +1,8 @@
 """Keep KV blocks in tiers below the GPU's memory: what each holds, and when a load from it ends. No clock of its own.
 
 As vLLM's OffloadingConnector: a block is written as soon as it is full, and found by its prefix-cache key. A tier that
-has no room drops its least recently used blocks into the next one. Writing takes no time here; loads from one tier come
-one after the other.
+has no room drops its least recently used blocks into the next one; a request uses all blocks of its prompt. Writing
+takes no time here; loads from one tier come one after the other.
 """
 
 from collections import Counter, OrderedDict
@@ -77,7 +77,14 @@ class Tiers:
             found.append(place)
         return found
 
-    def load(self, keys: Sequence[int], places: Sequence[int], at: float, *, scale: float) -> float:
+    def touch(self, keys: Sequence[int]) -> None:
+        """Note that a request uses these blocks, also those that the GPUs have: a prompt's end is dropped first."""
+        for one in self._tiers:
+            for key in reversed(keys):
+                if key in one.states:
+                    one.states.move_to_end(key)
+
+    def load(self, places: Sequence[int], at: float, *, scale: float) -> float:
         """Read blocks, as ``prefix`` found them, and return when all are there; times are ``scale`` x the tier's."""
         ends = at
         for place, count in Counter(places).items():
@@ -86,6 +93,4 @@ class Tiers:
             one.free_at = max(one.free_at, at) + seconds
             ends = max(ends, one.free_at)
             self.loaded[one.tier.name] += count * self._block_size
-        for key, place in zip(keys, places, strict=False):
-            self._tiers[place].states.move_to_end(key)
         return ends

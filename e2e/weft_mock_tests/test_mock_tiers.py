@@ -78,6 +78,18 @@ def test_what_is_written_to_a_tier_is_counted_once() -> None:
     assert below.stored == {"cpu": 3 * SIZE, "disk": SIZE}, "1 had to make room for 3; 3 and 2 were there"
 
 
+def test_a_prompt_that_the_gpus_have_is_used_in_the_tier_too() -> None:
+    """As vLLM's connector does: otherwise a session that stays on the GPUs for long would be the first to go."""
+    machine = Machine(tokens=200 * SIZE, tiers=(cpu(45),))
+    sent = []
+    for seed in (0, 1, 0, 2):
+        sent.append(machine.add(prompt(20 * SIZE, seed), tokens=1))
+        machine.run()
+    assert not machine.scheduler.tiers.loaded
+    held = [len(machine.scheduler.tiers.prefix([one.key(k) for k in range(20)])) for one in sent]
+    assert held == [20, 0, 20, 20]
+
+
 def test_what_the_last_tier_has_no_room_for_is_computed_again() -> None:
     machine, (loaded, _), _ = evicted_and_asked_again(cpu(5))
     assert loaded == 0
@@ -118,8 +130,8 @@ def test_loads_from_one_tier_come_one_after_the_other() -> None:
     below = tiers(cpu(100), disk(100))
     for key in range(10):
         below.put(key, key)
-    assert below.load([0, 1], below.prefix([0, 1]), 5.0, scale=2.0) == pytest.approx(5.0 + 2 * 2 * SIZE * 1e-6)
-    assert below.load([2], below.prefix([2]), 5.0, scale=2.0) == pytest.approx(5.0 + 2 * 3 * SIZE * 1e-6)
+    assert below.load(below.prefix([0, 1]), 5.0, scale=2.0) == pytest.approx(5.0 + 2 * 2 * SIZE * 1e-6)
+    assert below.load(below.prefix([2]), 5.0, scale=2.0) == pytest.approx(5.0 + 2 * 3 * SIZE * 1e-6)
     assert below.prefix([0, 99, 1]) == [0], "a run ends where a block is missing"
 
 

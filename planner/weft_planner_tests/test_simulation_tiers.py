@@ -5,6 +5,7 @@ import pytest
 from weft_core.kv_tiers import KVTier
 from weft_core.policies.retention import Retention
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SimulationError, Worker, simulate
+from weft_planner.simulation.options import Change, Ended
 from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
 
 KV_BYTES = 1000
@@ -17,9 +18,9 @@ def tier(name: str, tokens: float, *, tokens_per_s: float = 10_000.0, latency_s:
     return KVTier(name, tokens * KV_BYTES, tokens_per_s * KV_BYTES, latency_s)  # type: ignore[arg-type]
 
 
-def run(*tiers: KVTier, kv: int = 1000, others: int = 1) -> Outcome:
+def run(*tiers: KVTier, kv: int = 1000, others: int = 1, ended: Ended = "free") -> Outcome:
     """Serve a session of two rounds on one engine, and others during its pause that need the memory."""
-    return serve([(0.0, [FIRST, LATER]), *((2.0 + k, [OTHER]) for k in range(others))], *tiers, kv=kv)
+    return serve([(0.0, [FIRST, LATER]), *((2.0 + k, [OTHER]) for k in range(others))], *tiers, kv=kv, ended=ended)
 
 
 def serve(
@@ -27,6 +28,7 @@ def serve(
     *tiers: KVTier,
     kv: int,
     retention: Retention = "lru",
+    ended: Ended = "free",
 ) -> Outcome:
     return simulate(
         sample_of(sessions),
@@ -34,7 +36,9 @@ def serve(
         {"gpu": profile(kv=kv)},
         PolicyChoice(route="colocated", mode="", order="fcfs"),
         ONE_CLASS,
-        options=Options(tiers=tiers, retention=retention, warm_up=0.0, cool_down=0.0, chunked=False),
+        options=Options(
+            tiers=tiers, retention=retention, ended=ended, warm_up=0.0, cool_down=0.0, chunked=False
+        ),
     )
 
 
@@ -101,3 +105,17 @@ def test_a_route_weighs_the_load_against_computing_the_history_elsewhere() -> No
     assert (fast.evictions, slow.evictions) == (1, 1)
     assert (fast.loaded_tokens, fast.recomputed_tokens) == (HISTORY, 0)
     assert (slow.loaded_tokens, slow.recomputed_tokens) == (0, HISTORY), "a minute of loading"
+
+
+def test_engines_that_know_of_no_sessions_keep_what_ended_ones_left() -> None:
+    """The last of the others needs room, and the KV of the session is older than what the one before left."""
+    freed, kept = (run(kv=1300, others=2, ended=ended) for ended in ("free", "keep"))
+    assert (freed.evictions, freed.recomputed_tokens) == (0, 0)
+    assert (kept.evictions, kept.recomputed_tokens) == (2, HISTORY), "its own, and then theirs"
+    assert run(tier("cpu", 5000), kv=1300, others=2, ended="keep").loaded_tokens == HISTORY
+    assert run(kv=100_000, others=2, ended="keep").ttft[1] == pytest.approx(freed.ttft[1])
+
+
+def test_engines_that_change_their_roles_have_to_become_empty() -> None:
+    with pytest.raises(SimulationError, match="ended: 'keep' goes without changes of roles"):
+        Options(ended="keep", changes=(Change(1.0, 0, "off"),))

@@ -80,11 +80,13 @@ class Measured:
         return tuple(findings)
 
 
-async def measure(stack: Stack, predicted: Outcome, *, run: str, failures: bool = False) -> Measured:
+async def measure(
+    stack: Stack, predicted: Outcome, *, run: str, failures: bool = False, tail_s: float = TAIL_S
+) -> Measured:
     """Hold the sessions of a prediction's sample; ``run`` names the replay, each one of a stack needs its own.
 
     Its words are its own, too: no engine has them in its prefix cache. With ``failures`` a round that fails is one that
-    was not served.
+    was not served. Nothing is waited for longer than ``tail_s`` after the last session began.
 
     Raises:
         ReplayFailedError: a round was not answered in full, or its prompt had another length than the sample says.
@@ -93,7 +95,7 @@ async def measure(stack: Stack, predicted: Outcome, *, run: str, failures: bool 
     pids = [os.getpid(), *stack.pids]
     before = await asyncio.to_thread(stack.metrics_pages)
     waited = core_wait_s(pids)
-    deadline = float(sample.arrival[-1]) + TAIL_S
+    deadline = float(sample.arrival[-1]) + tail_s
     result = await replay(
         sessions_of(sample),
         replace(stack.target, run=f"{run}-"),

@@ -191,6 +191,19 @@ def detach(state: SimulationState, row: int) -> None:
 
 
 @jitable
+def leave_kv(state: SimulationState, row: int) -> None:
+    """End a session's binding and leave its KV to be evicted; ``row`` is its last round."""
+    session = state.sessions[state.rows[row].session]
+    worker = session.bound
+    state.rows[row].kept_until = 0.0
+    make_evictable(state, row, worker)
+    mark_dirty(state, worker)
+    session.bound = -1
+    state.workers[worker].sessions -= 1
+    state.totals[0].kv_freed = 1
+
+
+@jitable
 def wait_for_kv(state: SimulationState, row: int, worker: int) -> None:
     """Queue a round for room in its worker's KV cache; it is considered at the end of this event.
 

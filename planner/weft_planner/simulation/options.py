@@ -21,6 +21,8 @@ Handover = Literal["push", "pull"]
 HANDOVERS: tuple[Handover, ...] = ("push", "pull")
 Sessions = Literal["send", "recompute"]
 SESSIONS: tuple[Sessions, ...] = ("send", "recompute")
+Ended = Literal["free", "keep"]
+ENDED: tuple[Ended, ...] = ("free", "keep")
 
 LONGEST_CHUNK = 1_000_000
 """Tokens of a chunk at most: no engine is given longer contexts."""
@@ -107,6 +109,8 @@ class Options:
       preempts; ``reserve`` allocates as sequences grow, evicts idle sessions and preempts running ones when full.
     * ``retention``: which idle sessions are evicted first with ``reserve``, and which are not: see
       ``weft_core.policies.retention``.
+    * ``ended``: with ``reserve``, the KV of a session that ended is freed at once (``free``), or stays like that of an
+      idle one until others need the room (``keep``), as in engines, which know of no sessions.
     * ``tiers``: memory below each worker's GPUs, fastest first, where decode workers keep the KV of rounds.
     * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.
     * ``prefill_noise_sigma``: lognormal error of whole prefills against their predictions, which have none;
@@ -130,6 +134,7 @@ class Options:
     prefix_cache: bool = True
     admission: Admission = "reserve"
     retention: Retention = "lru"
+    ended: Ended = "free"
     tiers: tuple[KVTier, ...] = ()
     window_s: float = 10.0
     prefill_noise_sigma: float = 0.0
@@ -171,9 +176,14 @@ class Options:
             ("handover", self.handover, HANDOVERS),
             ("admission", self.admission, ADMISSIONS),
             ("retention", self.retention, RETENTIONS),
+            ("ended", self.ended, ENDED),
         ):
             if value not in known:
                 raise SimulationError(f"{name}: {value!r} is none of {', '.join(known)}")
+        if self.ended == "keep" and self.changes:
+            raise SimulationError(
+                "ended: 'keep' goes without changes of roles, which wait for empty engines; take 'free'"
+            )
         try:
             check_order([tier.name for tier in self.tiers])
         except KVTierError as error:

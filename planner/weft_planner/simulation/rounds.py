@@ -9,6 +9,7 @@ from weft_planner.simulation.memory import (
     bind_session,
     detach,
     leave_batch,
+    leave_kv,
     make_evictable,
     make_room,
     protect_kv,
@@ -103,7 +104,10 @@ def complete_round(state: SimulationState, row: int, now: float) -> None:
     if row + 1 == session.first_row + session.rounds:
         if state.rules[0].ttl == 1:
             observe_rounds(state, session.rounds)
-        detach(state, row)
+        if state.rules[0].keeps_ended == 1:
+            leave_kv(state, row)
+        else:
+            detach(state, row)
         return
     push(state, now + r.gap, ARRIVE, row + 1)
     if state.workers[session.bound].draining == 1:

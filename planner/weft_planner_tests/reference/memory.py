@@ -185,6 +185,14 @@ def end_session(world: World, row: Round, engine: Engine) -> None:
     world.freed(engine)
 
 
+def leave_kv(world: World, row: Round, engine: Engine) -> None:
+    """Unbind a session whose last round is over; what it kept goes when others need the room."""
+    row.session.worker = None
+    row.kept_until = 0.0
+    engine.idle.append(row)
+    world.freed(engine)
+
+
 def forget(row: Round, engine: Engine) -> None:
     """Take the session's earlier prompt out of an engine's cache: it is part of what a prefill holds there."""
     for earlier in [r for r in engine.kept if r.session is row.session]:

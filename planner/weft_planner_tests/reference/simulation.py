@@ -10,6 +10,7 @@ from weft_planner_tests.reference.memory import (
     end_session,
     forget_below,
     give_time_to_live,
+    leave_kv,
     place,
     queue,
     shed,
@@ -213,7 +214,8 @@ class Reference(World):
         following = row.place + 1
         if following == len(row.session.rounds):
             self.rounds_seen += [(k, following - k) for k in range(1, following)]
-            end_session(self, row, home)
+            leave = leave_kv if self.keeps_ended else end_session
+            leave(self, row, home)
             return
         later = row.session.rounds[following]
         self.push(now + row.gap, "arrive", later)

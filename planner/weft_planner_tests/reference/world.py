@@ -109,6 +109,7 @@ class World:
         self.loaded = 0.0
         self.ttl = options.retention == "ttl"
         self.by_value = options.retention == "value"
+        self.keeps_ended = options.ended == "keep" and options.admission == "reserve"
         self.waits: list[float] = []
         self.rounds_seen: list[tuple[int, int]] = []
         self.gaps_seen: list[list[float]] = [[] for _ in slo]
@@ -164,8 +165,9 @@ class World:
         self.mark(engine)
 
     def used(self, engine: Engine) -> float:
-        """Return the KV in use: what is kept, or reserved, for its sessions, and what it holds for others."""
+        """Return the KV in use: what is kept, or reserved, for its sessions, left by ended ones, and held for others."""
         own = sum((s.reserve if self.oracle else s.kept) for s in self.sessions if s.worker is engine)
+        own += sum(r.session.kept for r in engine.idle if r.session.worker is None)
         return own + sum(r.holds for r in self.rows if r.at is engine)
 
     def draw(self) -> float:
