@@ -187,7 +187,10 @@ def test_a_session_whose_worker_died_is_prefilled_where_its_prompt_is_cached(
 ) -> None:
     """The sidecar of a dead engine knows where that was; the coordinator does, too, where the sidecar died with it."""
     names = ("d-0", "d-1"), ("p-0", "p-1")
-    workers = [*(StackWorker(name, "decode", 1) for name in names[0]), *(StackWorker(name, "prefill", 1) for name in names[1])]
+    workers = [
+        *(StackWorker(name, "decode", 1) for name in names[0]),
+        *(StackWorker(name, "prefill", 1) for name in names[1]),
+    ]
     config = StackConfig(
         profile=profile(kv_capacity=CAPACITY), workers=tuple(workers), policy="remote-jsq", max_model_len=4096
     )  # fmt: skip

@@ -36,9 +36,7 @@ def serve(
         {"gpu": profile(kv=kv)},
         PolicyChoice(route="colocated", mode="", order="fcfs"),
         ONE_CLASS,
-        options=Options(
-            tiers=tiers, retention=retention, ended=ended, warm_up=0.0, cool_down=0.0, chunked=False
-        ),
+        options=Options(tiers=tiers, retention=retention, ended=ended, warm_up=0.0, cool_down=0.0, chunked=False),
     )
 
 
