@@ -71,6 +71,11 @@ class KVTier:
         """Return T_load(l) = latency + l · bytes per token / bandwidth in seconds, 0 for no tokens."""
         return load_seconds(self.latency_s, kv_bytes_per_token / self.bytes_per_s, tokens)
 
+    @property
+    def text(self) -> str:
+        """Return the text from which ``tier_from_text`` reads this tier."""
+        return f"{self.name}:{self.capacity_bytes!r}:{self.bytes_per_s!r}:{self.latency_s!r}"
+
 
 def t_load(tokens: Mapping[str, int], kv_bytes_per_token: float, speeds: Mapping[str, TierSpeed] = SPEEDS) -> float:
     """Return the seconds to load tokens from the tiers that have them, one tier after the other."""
@@ -79,11 +84,6 @@ def t_load(tokens: Mapping[str, int], kv_bytes_per_token: float, speeds: Mapping
         speed = speeds[name]
         seconds += load_seconds(speed.latency_s, kv_bytes_per_token / speed.bytes_per_s, count)
     return seconds
-
-    @property
-    def text(self) -> str:
-        """Return the text from which ``tier_from_text`` reads this tier."""
-        return f"{self.name}:{self.capacity_bytes!r}:{self.bytes_per_s!r}:{self.latency_s!r}"
 
 
 def check_order(names: Sequence[KVTierName]) -> None:
