@@ -96,6 +96,16 @@ def test_kv_moves_between_workers_only_where_roles_can_change(body: Manifest) ->
         assert not reaches(base, source, "worker", 5600), source
 
 
+def test_with_kv_events_a_session_may_take_its_kv_from_one_decode_worker_to_another() -> None:
+    fixed = changed(vllm_service(), "spec.engine.decode", {"maxNumSeqs": 64})
+    for body, open_ in ((fixed, False), (changed(fixed, "spec.engine.kvEvents", "Enabled"), True)):
+        base = rendering(body)
+        prefill, decode = base.labels("prefill"), base.labels("decode")
+        assert reaches(base, decode, "decode", 5600) == open_
+        assert reaches(base, prefill, "decode", 5600)
+        assert not reaches(base, prefill, "prefill", 5600)
+
+
 def test_clients_may_come_from_ranges_of_both_families() -> None:
     ranges = [{"ipBlock": {"cidr": cidr}} for cidr in ("10.0.0.0/8", "fd00::/8")]
     made = desired_objects(rendering(changed(service(), "spec.networkPolicy.clientsFrom", ranges)), token=TOKEN)

@@ -88,7 +88,7 @@ def routed(tokens_per_s: float) -> Outcome:
     return simulate(
         sample_of([(0.0, [FIRST, later]), (2.0, [(950.0, 5.0, 0.0)])]),
         Layout((Worker(1),), (Worker(1),)),
-        {"gpu": profile(kv=1600)},
+        {"gpu": profile(kv=1550)},
         PolicyChoice(route="weft", mode="ia", order="fcfs"),
         ONE_CLASS,
         options=Options(

@@ -152,7 +152,9 @@ def _to_workers(rendering: Rendering, component: str) -> list[Manifest]:
     if rendering.record.paired:
         roles = [role for role in ROLES if component in (role, WORKER_COMPONENT)]
         # With KV events a session may move to another decode worker, which reads its KV from the one that it left.
-        alike = {WORKER_COMPONENT, "decode"} if rendering.spec.engine.kv_events else {WORKER_COMPONENT}
+        engine = rendering.spec.engine
+        moves = engine.kv_events and engine.type != "sglang"  # whose decode workers prefill nothing
+        alike = {WORKER_COMPONENT, "decode"} if moves else {WORKER_COMPONENT}
         readers = [one for one in WORKER_COMPONENTS if one != component or component in alike]
         rules.append(
             {
