@@ -52,7 +52,9 @@ class Found:
 
 def find(minutes: float) -> list[Found]:
     """Return what each set of tiers gives; sessions arrive for so long."""
-    options = Options(handover="pull", history="read", ended="keep", chunked=True, warm_up=0.3, cool_down=0.05)
+    options = Options(
+        handover="pull", history="read", evicts="tokens", ended="keep", chunked=True, warm_up=0.3, cool_down=0.05
+    )
     carried = {name: _goodput(replace(options, tiers=tiers), minutes) for name, tiers in TIERS.items()}
     return [
         _found(
@@ -155,7 +157,8 @@ Shares and latencies at {rate:.2f} sessions/s, the goodput of the GPUs alone; {r
   {minutes:.0f} minutes; those of the first 30 % are not counted.
 - Each decode worker has the tiers by itself, with the bandwidths of `weft_core.kv_tiers`. A session's KV is written
   through when a round ends; what was evicted from the GPUs is loaded before its next round is routed.
-  Engines know of no sessions: KV of those that ended stays, in GPUs and tiers, until others need the room.
-- A DGX H200 has 2 TiB of host memory and two such workers: the aims are of 1 TiB. 200 GiB hold the KV of 20 sessions of
-  30,000 tokens, and more than a hundred pause at a time.
+  Engines know of no sessions: KV of those that ended stays, in GPUs and tiers, until others need the room, and GPUs
+  lose no more of a session's KV than others need.
+- A DGX H200 has 2 TiB of host memory and two such workers: the aims are of 1 TiB. 200 GiB are less than the GPUs of a
+  worker have for KV, so they hold little that is not there, too, and bring next to nothing without a disk below.
 """

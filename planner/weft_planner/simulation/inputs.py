@@ -230,6 +230,7 @@ def rules_of(
     rules["caches"] = options.prefix_cache and (options.handover == "pull" or not POLICIES[policy.route].reads_history)
     rules["oracle"] = options.admission == "oracle"
     rules["tiers"] = bool(options.tiers)
+    rules["evicts_tokens"] = options.evicts == "tokens"
     rules["keeps_ended"] = options.ended == "keep" and options.admission == "reserve"
     rules["ttl"] = options.retention == "ttl"
     rules["reads_windows"] = POLICIES[policy.route].reads_windows

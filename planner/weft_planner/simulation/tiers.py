@@ -55,14 +55,16 @@ def start_load(state: SimulationState, row: int, worker: int, now: float) -> boo
     """Load the KV of a round that was admitted, if its session's was evicted and a tier has it; False when not."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    if session.below == 0 or session.below_at != worker or session.kv_tokens > 0 or r.resumed == 1:
+    present = min(session.below, r.history)
+    if session.below_at != worker or session.kv_tokens >= present or r.resumed == 1:
         return False
     which = list_of(state, BELOW + session.tier, worker)
     remove(state, which, session.first_row)
     append(state, which, session.first_row)
+    r.present = present
     tier = state.tiers[worker, session.tier]
-    r.present = min(session.below, r.history)
-    tier.free_at = max(now, tier.free_at) + tier.latency + r.present * tier.per_token
-    state.totals[0].loaded += r.present
+    tokens = present - session.kv_tokens
+    tier.free_at = max(now, tier.free_at) + tier.latency + tokens * tier.per_token
+    state.totals[0].loaded += tokens
     push(state, tier.free_at, LOADED, row)
     return True

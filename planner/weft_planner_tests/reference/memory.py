@@ -35,10 +35,10 @@ def place(world: World, row: Round) -> Engine | None:
     return None
 
 
-def evict(world: World, engine: Engine, spared: Round | None, now: float, *, pressed: bool) -> bool:
+def evict(world: World, engine: Engine, spared: Round | None, now: float, *, pressed: bool, lacking: float) -> bool:
     """Drop the KV of the session that has been idle longest of those that may be; False when there is none.
 
-    ``pressed``: in need, the session that began last may be.
+    ``pressed``: in need, the session that began last may be. Where tokens are evicted, only those ``lacking`` go.
     """
     idle = [r for r in engine.idle if r is not spared]
     chosen = next((r for r in idle if r.kept_until <= now), None)
@@ -46,10 +46,13 @@ def evict(world: World, engine: Engine, spared: Round | None, now: float, *, pre
         chosen = max(idle, key=lambda r: world.sessions.index(r.session))
     if chosen is None:
         return False
-    engine.idle.remove(chosen)
     chosen.evicted = True
-    chosen.session.kept = 0.0
     world.evictions += 1
+    if world.options.evicts == "tokens" and lacking < chosen.session.kept:
+        chosen.session.kept -= lacking
+        return True
+    engine.idle.remove(chosen)
+    chosen.session.kept = 0.0
     return True
 
 
@@ -91,7 +94,8 @@ def admit(world: World, row: Round, engine: Engine, now: float) -> bool:
         others = len(engine.batch) + len(engine.queue) + len(engine.joining)
         while world.used(engine) + need - row.session.kept + others > engine.capacity:
             pressed = world.used(engine) - sum(r.session.kept for r in engine.idle) < 1
-            if not evict(world, engine, row, now, pressed=pressed):
+            lacking = world.used(engine) + need - row.session.kept + others - engine.capacity
+            if not evict(world, engine, row, now, pressed=pressed, lacking=lacking):
                 return False
     if row.evicted:
         row.evicted = False
@@ -124,14 +128,15 @@ def loads(world: World, row: Round, engine: Engine, now: float) -> bool:
     """Start to load what a round's session has in a tier of its engine, if its KV was evicted."""
     session = row.session
     for number, tier in enumerate(engine.below):
-        if session in tier and session.kept == 0 and not row.preempted:
+        held, present = session.kept, min(session.below, row.history)
+        if session in tier and held < present and not row.preempted:
             tier.remove(session)
             tier.append(session)
-            row.present = min(session.below, row.history)
+            row.present = present
             session.kept = row.history + row.increment + 1 + max(0, len(row.emitted) - 1)
             _, latency, per_token = world.tiers[number]
-            engine.loads_until[number] = max(now, engine.loads_until[number]) + latency + row.present * per_token
-            world.loaded += row.present
+            engine.loads_until[number] = max(now, engine.loads_until[number]) + latency + (present - held) * per_token
+            world.loaded += present - held
             world.push(engine.loads_until[number], "end_load", row)
             return True
     return False

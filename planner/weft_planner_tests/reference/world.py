@@ -164,7 +164,7 @@ class World:
         self.mark(engine)
 
     def used(self, engine: Engine) -> float:
-        """Return the KV in use: what is kept, or reserved, for its sessions, left by ended ones, and held for others."""
+        """Return the KV in use: kept or reserved for its sessions, left by ended ones, and held for others."""
         own = sum((s.reserve if self.oracle else s.kept) for s in self.sessions if s.worker is engine)
         own += sum(r.session.kept for r in engine.idle if r.session.worker is None)
         return own + sum(r.holds for r in self.rows if r.at is engine)
