@@ -8,13 +8,13 @@ import logging
 import shutil
 import signal
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 from bench.kv import live_page, simulated
-from bench.kv.live_runs import LiveRecord, measure_all, read, save
-from bench.kv.live_scenario import ALONE, WITH_TIER, Scenario
+from bench.kv.live_runs import LiveRecord, measure_all, measure_tiny, predict_again, read, save
+from bench.kv.live_scenario import Scenario
 from bench.paper.page import machine
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -34,15 +34,27 @@ TINY_RATE = 0.03
     "--speed", type=click.FloatRange(1, 50), help="How many times as fast everything is live.  [default: 12.5]"
 )
 @click.option("--page", type=click.Path(path_type=Path), default=RESULTS, help="Where the page goes.")
-@click.option("--page-only", is_flag=True, help="Only write the live section from its raw outcomes.")
-def main(*, live: bool, tiny: bool, minutes: float | None, speed: float | None, page: Path, page_only: bool) -> None:
+@click.option("--resume", is_flag=True, help="Go on from the raw outcomes of live runs: no run is made twice.")
+@click.option("--page-only", is_flag=True, help="Only write the live section, by what was measured before.")
+def main(
+    *, live: bool, tiny: bool, minutes: float | None, speed: float | None, page: Path, resume: bool, page_only: bool
+) -> None:
     """Find what tiers bring, and write the page; raw outcomes are written beside it."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("weft_planner").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # engines and routers are ended on the way out
     if live or tiny or page_only:
         outcomes = page.with_name("live.json")
-        record = read(outcomes) if page_only else _measured(tiny=tiny, minutes=minutes, speed=speed)
+        before = read(outcomes) if (resume or page_only) and outcomes.exists() else None
+        if tiny:
+            record = measure_tiny(TINY, rate=TINY_RATE)
+        elif page_only:
+            if before is None:
+                raise click.ClickException(f"{outcomes} is missing: there is nothing to make the page of")
+            record = predict_again(before)
+        else:
+            record = _measured(before, outcomes, minutes=minutes, speed=speed)
+        record.machine = record.machine or machine()
         save(record, outcomes)
         text, met = live_page.section(record), all(one.met for one in live_page.verdicts(record))
         page.write_text(replaced(_text(page), live=text), encoding="utf-8")
@@ -57,23 +69,16 @@ def main(*, live: bool, tiny: bool, minutes: float | None, speed: float | None, 
     sys.exit(0 if met else 1)
 
 
-def _measured(*, tiny: bool, minutes: float | None, speed: float | None) -> LiveRecord:
+def _measured(before: LiveRecord | None, outcomes: Path, *, minutes: float | None, speed: float | None) -> LiveRecord:
     if shutil.which("redis-server") is None:
         raise click.ClickException("redis-server is missing: apt-get install redis-server")
-    scenario = TINY if tiny else LIVE
-    scenario = replace(scenario, minutes=minutes or scenario.minutes, speed=speed or scenario.speed)
-    if tiny:
-        record = measure_all(
-            scenario,
-            limit_minutes=LIVE_LIMIT_MINUTES,
-            plan=lambda found: list(found.items()),
-            goodputs=dict.fromkeys((ALONE, WITH_TIER), TINY_RATE),
-            overhead=False,
-        )
-    else:
-        record = measure_all(scenario, limit_minutes=LIVE_LIMIT_MINUTES)
-    record.machine = machine()
-    return record
+    known = (before.minutes, before.speed) if before is not None else (LIVE.minutes, LIVE.speed)
+    scenario = Scenario(minutes=minutes or known[0], speed=speed or known[1])
+    if before is not None and (scenario.minutes, scenario.speed) != known:
+        raise click.ClickException(f"the earlier runs are of {known[0]:g} minutes, {known[1]:g} times as fast")
+    return measure_all(
+        scenario, limit_minutes=LIVE_LIMIT_MINUTES, before=before, keep=lambda found: save(found, outcomes)
+    )
 
 
 def _text(page: Path) -> str:

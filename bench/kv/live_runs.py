@@ -15,6 +15,7 @@ import numpy as np
 from bench.kv.live_scenario import ALONE, WITH_TIER, Scenario, solitary
 from bench.kv.sessions import LIMITS, after_long_pauses
 from bench.live.search import rate_of, step_of
+from bench.paper.goodputs import GOAL
 
 from weft_e2e.agreement.comparison import ATTAINMENT_WITHIN, ITL_WITHIN, TTFT_WITHIN, Figure
 from weft_e2e.agreement.live import Measured, ReplayFailedError, measure
@@ -37,6 +38,8 @@ SHARE_WITHIN = 0.02
 """How far a share of history may lie from its prediction: as much as the aim for it."""
 WAIT_LIMIT_S = 0.4
 """How long a round's work may wait for a core, in all processes: as in ``bench.live``."""
+STRIDE = 2
+"""Steps of the ladder to the next rate, 19 %, where the goal was held at all rates, or at none."""
 SOLITARY_ROUNDS = 3
 SHORT, LONG = 300.0, float(LIMITS.max_added_tokens)
 """Tokens of the prompts of solitary rounds."""
@@ -140,47 +143,91 @@ class LiveRecord:
 
 
 def rates(goodputs: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return what to run: either set of tiers below and above its simulated goodput, by 9 %, and both at one rate.
+    """Return what to run first: either set of tiers 9 % below and above its simulated goodput."""
+    steps = {name: step_of(goodputs[name]) for name in (ALONE, WITH_TIER)}
+    return [(name, rate_of(step + by)) for by in (-1, 1) for name, step in steps.items()]
 
-    This is the one below the goodput of the GPUs alone.
+
+def further(record: LiveRecord) -> tuple[str, float] | None:
+    """Return what to run next, None when nothing lacks.
+
+    A set of tiers that held the goal at all its rates, or at none, is run at another rate: first the GPUs alone. Then
+    the tier is run at the highest rate at which they held it.
     """
-    alone, tier = (step_of(goodputs[name]) for name in (ALONE, WITH_TIER))
-    steps = [(ALONE, alone - 1), (WITH_TIER, alone - 1), (WITH_TIER, tier - 1), (ALONE, alone + 1)]
-    steps.append((WITH_TIER, tier + 1))
-    return [(name, rate_of(step)) for name, step in dict.fromkeys(steps)]
+    return _beyond(record.of(ALONE)) or _at_the_same_rate(record) or _beyond(record.of(WITH_TIER))
+
+
+def _beyond(runs: Sequence[Run]) -> tuple[str, float] | None:
+    held = [run.measured.met >= GOAL for run in runs]
+    if not runs or (any(held) and not all(held)):
+        return None
+    step = step_of(runs[-1].rate) + STRIDE if all(held) else step_of(runs[0].rate) - STRIDE
+    return runs[0].tiers, rate_of(step)
+
+
+def _at_the_same_rate(record: LiveRecord) -> tuple[str, float] | None:
+    held = [run.rate for run in record.of(ALONE) if run.measured.met >= GOAL]
+    missing = held and all(run.rate != held[-1] for run in record.of(WITH_TIER))
+    return (WITH_TIER, held[-1]) if missing else None
 
 
 def measure_all(
     scenario: Scenario,
     *,
     limit_minutes: float,
-    plan: Callable[[Mapping[str, float]], Sequence[tuple[str, float]]] = rates,
-    goodputs: Mapping[str, float] | None = None,
-    overhead: bool = True,
+    before: LiveRecord | None = None,
+    keep: Callable[[LiveRecord], None] = lambda _: None,
 ) -> LiveRecord:
-    """Make all runs; none is started that would end after ``limit_minutes``.
+    """Make all runs that end within ``limit_minutes``; ``keep`` gets the record after each of them.
+
+    Those of ``before``, an earlier record of the same scenario, are not made again.
 
     Raises:
         ReplayFailedError: a prompt had another length than the sample says.
     """
     began = time.monotonic()
-    record = LiveRecord(scenario.speed, scenario.minutes)
-    record.goodputs = dict(goodputs) if goodputs is not None else {n: scenario.goodput(n) for n in (ALONE, WITH_TIER)}
-    log.info("simulated goodputs, sessions/s: %s", record.goodputs)
-    record.overhead = measure_overhead(scenario) if overhead else NO_OVERHEAD
-    log.info("rounds alone take longer than predicted: %s", record.overhead)
+    record = before or LiveRecord(scenario.speed, scenario.minutes)
+    took = record.took_minutes
+    if not record.goodputs:
+        record.goodputs = {name: scenario.goodput(name, seeds=(SEED,)) for name in (ALONE, WITH_TIER)}
+        log.info("simulated goodputs, sessions/s: %s", record.goodputs)
+        record.overhead = measure_overhead(scenario)
+        log.info("rounds alone take longer than predicted: %s", record.overhead)
+    record.complete = True
+    planned = [one for one in rates(record.goodputs) if one not in {(run.tiers, run.rate) for run in record.runs}]
     each_s = 60 * scenario.minutes / scenario.speed + TAIL_S + START_S
-    for tiers, rate in plan(record.goodputs):
+    while following := planned.pop(0) if planned else further(record):
         if time.monotonic() - began + each_s > 60 * limit_minutes:
             record.complete = False
-            log.warning("no time is left for %s at %.3f sessions/s", tiers, rate)
-            continue
+            log.warning("no time is left for %s at %.3f sessions/s", *following)
+            break
+        tiers, rate = following
         run = run_once(scenario, tiers, rate, overhead=record.overhead)
         log.info("%s at %.3f sessions/s, %.0f s: %s", tiers, rate, run.wall_s, "; ".join(map(str, run.compared)))
         for words in run.starved:
             log.warning("the machine was too busy: %s", words)
         record.runs.append(run)
-    record.took_minutes = (time.monotonic() - began) / 60
+        record.took_minutes = took + (time.monotonic() - began) / 60
+        keep(record)
+    return record
+
+
+def predict_again(record: LiveRecord) -> LiveRecord:
+    """Return a record with the same measurements, and goodputs and predictions by the simulator as it is now."""
+    scenario = Scenario(record.speed, record.minutes)
+
+    def again(run: Run) -> Run:
+        predicted = scenario.predict(scenario.sample(rate=run.rate, seed=SEED), run.tiers)
+        return replace(run, predicted=predicted_figures(predicted, record.speed, record.overhead))
+
+    goodputs = {name: scenario.goodput(name, seeds=(SEED,)) for name in (ALONE, WITH_TIER)}
+    return replace(record, goodputs=goodputs, runs=[again(run) for run in record.runs])
+
+
+def measure_tiny(scenario: Scenario, *, rate: float) -> LiveRecord:
+    """Make one run without tiers and one with: only to see that they run."""
+    record = LiveRecord(scenario.speed, scenario.minutes, goodputs=dict.fromkeys((ALONE, WITH_TIER), rate))
+    record.runs = [run_once(scenario, name, rate) for name in (ALONE, WITH_TIER)]
     return record
 
 

@@ -19,12 +19,13 @@ from weft_core.models import MODELS
 from weft_e2e.agreement.scenario import OPTIONS, policy_choice, shaken, slower
 from weft_e2e.stack_config import StackConfig, StackWorker
 from weft_planner.simulation import Layout, Options, Outcome, SloClass, Worker, simulate
+from weft_planner.simulation.options import StepLimits
 from weft_planner.simulation.statistics import attainment
 from weft_planner.workload.sessions import Sample
 
 MODEL, GPU, DEGREE = "meta-llama/Llama-3.1-70B-Instruct", "nvidia-h20", 4
 KV_TOKENS = 200_000
-"""What each engine has for KV, a third of what it could have: else two cores would not bear the rates at which it fills."""
+"""What each engine has for KV, a third of what fits: else two cores would not bear the rates at which it is full."""
 SLO = SloClass(20.0, 0.05)
 POLICY = "weft/ia"
 CHUNK = 8192
@@ -75,8 +76,19 @@ class Scenario:
         return paced(recorded(LIVE_LIMITS), rate=rate, seed=seed, minutes=self.minutes, speed=self.speed)
 
     def options(self, tiers: str) -> Options:
-        """Return how engines behave: they keep no KV for prefill workers to read, and know not which sessions ended."""
-        return replace(OPTIONS, history="recompute", ended="keep", tiers=self.tiers(tiers), warm_up=WARM_UP)
+        """Return how engines behave.
+
+        They keep no KV for prefill workers to read, know not which sessions ended, and bound their steps' tokens.
+        """
+        return replace(
+            OPTIONS,
+            history="recompute",
+            evicts="tokens",
+            ended="keep",
+            decode=StepLimits(max_tokens=CHUNK),
+            tiers=self.tiers(tiers),
+            warm_up=WARM_UP,
+        )
 
     def stack(self, tiers: str) -> StackConfig:
         """Return the processes to start."""

@@ -60,7 +60,9 @@ class Found:
 
 def find(minutes: float) -> tuple[list[Found], list[Found]]:
     """Return what each set of tiers gives, and what retentions give a little below; sessions arrive for so long."""
-    options = Options(handover="pull", history="read", ended="keep", chunked=True, warm_up=0.3, cool_down=0.05)
+    options = Options(
+        handover="pull", history="read", evicts="tokens", ended="keep", chunked=True, warm_up=0.3, cool_down=0.05
+    )
     tiers = {**TIERS, **IN_NO_TIME}
     choices: list[tuple[str, Retention]] = [(name, retention) for name in tiers for retention in RETENTIONS]
     carried = {
@@ -186,7 +188,8 @@ there is none: of the sessions that are idle for {idle:.0f} s, {share:.0%} retur
 - Each decode worker has the tiers by itself, with the bandwidths of `weft_core.kv_tiers`. A session's KV is written
   through when a round ends, by `value` when it is evicted; what was evicted from the GPUs is loaded before its next
   prefill, where computing it again does not take less.
-  Engines know of no sessions: KV of those that ended stays, in GPUs and tiers, until others need the room.
-- A DGX H200 has 2 TiB of host memory and two such workers: the aims are of 1 TiB. 200 GiB hold the KV of 20 sessions of
-  30,000 tokens, and more than a hundred pause at a time.
+  Engines know of no sessions: KV of those that ended stays, in GPUs and tiers, until others need the room, and GPUs
+  lose no more of a session's KV than others need; by `value` they lose all of it.
+- A DGX H200 has 2 TiB of host memory and two such workers: the aims are of 1 TiB. 200 GiB are less than the GPUs of a
+  worker have for KV, so they hold little that is not there, too, and bring next to nothing without a disk below.
 """

@@ -14,7 +14,7 @@ from weft_core.parallelism import Degree, degree_of
 from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
 from weft_core.policies.retention import RETENTIONS
 from weft_planner.simulation import Layout, Options, PolicyChoice, Worker, simulate
-from weft_planner.simulation.options import ENDED, StepLimits
+from weft_planner.simulation.options import ENDED, EVICTS, StepLimits
 from weft_planner.workload.sessions import Sample
 from weft_planner_tests.reference import Reference
 from weft_planner_tests.simulated import DECODE, ONE_CLASS, TWO_CLASSES, profile, sample_of, with_degrees
@@ -89,6 +89,7 @@ options = st.builds(
     prefix_cache=st.booleans(),
     admission=st.sampled_from(("oracle", "reserve")),
     retention=st.sampled_from(RETENTIONS),
+    evicts=st.sampled_from(EVICTS),
     ended=st.sampled_from(ENDED),
     tiers=st.sampled_from(((), (), TIERS, TIERS[:1], TIERS[1:])),
     window_s=st.sampled_from((0.3, 10.0)),

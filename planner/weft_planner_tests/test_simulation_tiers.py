@@ -5,7 +5,7 @@ import pytest
 from weft_core.kv_tiers import KVTier
 from weft_core.policies.retention import Retention
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SimulationError, Worker, simulate
-from weft_planner.simulation.options import Change, Ended
+from weft_planner.simulation.options import Change, Ended, Evicts
 from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
 
 KV_BYTES = 1000
@@ -18,9 +18,11 @@ def tier(name: str, tokens: float, *, tokens_per_s: float = 10_000.0, latency_s:
     return KVTier(name, tokens * KV_BYTES, tokens_per_s * KV_BYTES, latency_s)  # type: ignore[arg-type]
 
 
-def run(*tiers: KVTier, kv: int = 1000, others: int = 1, ended: Ended = "free") -> Outcome:
+def run(*tiers: KVTier, kv: int = 1000, others: int = 1, ended: Ended = "free", evicts: Evicts = "sessions") -> Outcome:
     """Serve a session of two rounds on one engine, and others during its pause that need the memory."""
-    return serve([(0.0, [FIRST, LATER]), *((2.0 + k, [OTHER]) for k in range(others))], *tiers, kv=kv, ended=ended)
+    return serve(
+        [(0.0, [FIRST, LATER]), *((2.0 + k, [OTHER]) for k in range(others))], *tiers, kv=kv, ended=ended, evicts=evicts
+    )
 
 
 def serve(
@@ -29,6 +31,7 @@ def serve(
     kv: int,
     retention: Retention = "lru",
     ended: Ended = "free",
+    evicts: Evicts = "sessions",
 ) -> Outcome:
     return simulate(
         sample_of(sessions),
@@ -36,7 +39,9 @@ def serve(
         {"gpu": profile(kv=kv)},
         PolicyChoice(route="colocated", mode="", order="fcfs"),
         ONE_CLASS,
-        options=Options(tiers=tiers, retention=retention, ended=ended, warm_up=0.0, cool_down=0.0, chunked=False),
+        options=Options(
+            tiers=tiers, retention=retention, ended=ended, evicts=evicts, warm_up=0.0, cool_down=0.0, chunked=False
+        ),
     )
 
 
@@ -117,3 +122,13 @@ def test_engines_that_know_of_no_sessions_keep_what_ended_ones_left() -> None:
 def test_engines_that_change_their_roles_have_to_become_empty() -> None:
     with pytest.raises(SimulationError, match="ended: 'keep' goes without changes of roles"):
         Options(ended="keep", changes=(Change(1.0, 0, "off"),))
+
+
+def test_engines_drop_no_more_than_others_need() -> None:
+    """A cache of 1,000 tokens holds the other's 605 and the beginning of the session's 610."""
+    part = run(evicts="tokens")
+    assert part.evictions == 5, "one for the prompt, and one for each token of the answer"
+    assert part.recomputed_tokens == HISTORY + 605 - 1000
+    found = run(tier("cpu", 5000), evicts="tokens")
+    assert (found.recomputed_tokens, found.loaded_tokens) == (0, part.recomputed_tokens)
+    assert found.ttft[1] == pytest.approx(run(kv=100_000).ttft[1] + part.recomputed_tokens / 10_000)

@@ -231,6 +231,7 @@ def rules_of(
     rules["caches"] = options.prefix_cache and (options.handover == "pull" or not POLICIES[policy.route].reads_history)
     rules["oracle"] = options.admission == "oracle"
     rules["tiers"] = bool(options.tiers)
+    rules["evicts_tokens"] = options.evicts == "tokens"
     rules["keeps_ended"] = options.ended == "keep" and options.admission == "reserve"
     rules["ttl"] = options.retention == "ttl"
     rules["by_value"] = options.retention == "value"

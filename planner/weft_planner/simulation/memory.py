@@ -94,22 +94,29 @@ def next_to_evict(state: SimulationState, worker: int, spared: int, pressed: boo
 
 
 @jitable
-def evict_one(state: SimulationState, worker: int, spared: int, pressed: bool) -> bool:
+def evict_one(state: SimulationState, worker: int, spared: int, pressed: bool, lacking: float) -> bool:
     """Drop the KV of one idle session, not that of row ``spared``; False when there is none to drop.
 
-    By value it goes to the first tier, if there is one.
+    Where KV is evicted by tokens, no more than is ``lacking`` goes. By value all of it goes to the first tier, if there
+    is one.
     """
     row = next_to_evict(state, worker, spared, pressed)
     if row < 0:
         return False
-    protect_kv(state, row, worker)
-    state.rows[row].evicted = 1
     session = state.sessions[state.rows[row].session]
-    state.workers[worker].kv_used -= session.kv_tokens
+    w = state.workers[worker]
+    state.rows[row].evicted = 1
+    state.totals[0].evictions += 1
+    if state.rules[0].evicts_tokens == 1 and state.rules[0].by_value == 0 and lacking < session.kv_tokens:
+        session.kv_tokens -= lacking
+        w.evictable_kv -= lacking
+        w.kv_used -= lacking
+        return True
+    protect_kv(state, row, worker)
+    w.kv_used -= session.kv_tokens
     if state.rules[0].by_value == 1 and state.rules[0].tiers == 1:
         write_below(state, state.rows[row].session, worker, session.kv_tokens)
     session.kv_tokens = 0.0
-    state.totals[0].evictions += 1
     return True
 
 
@@ -119,7 +126,7 @@ def make_room(state: SimulationState, worker: int, tokens: float) -> bool:
     w = state.workers[worker]
     if state.rules[0].oracle == 0:
         while w.kv_used + tokens > w.kv_capacity:
-            if not evict_one(state, worker, -1, False):
+            if not evict_one(state, worker, -1, False, w.kv_used + tokens - w.kv_capacity):
                 return False
     return True
 
@@ -242,7 +249,8 @@ def admit(state: SimulationState, row: int, worker: int) -> bool:
     if state.rules[0].oracle == 0:
         others = w.batch + length_of(state, QUEUE, worker) + length_of(state, JOINING, worker)
         while w.kv_used + need - session.kv_tokens + others > w.kv_capacity:
-            if not evict_one(state, worker, row, w.kv_used - w.evictable_kv < 1):
+            lacking = w.kv_used + need - session.kv_tokens + others - w.kv_capacity
+            if not evict_one(state, worker, row, w.kv_used - w.evictable_kv < 1, lacking):
                 return False
     protect_kv(state, row, worker)
     if state.rules[0].oracle == 0:
@@ -298,6 +306,6 @@ def make_room_to_grow(state: SimulationState, worker: int) -> None:
     """
     w = state.workers[worker]
     while w.batch > 0 and w.kv_used + w.batch - w.first_tokens_pending > w.kv_capacity:
-        if not evict_one(state, worker, -1, True):
+        if not evict_one(state, worker, -1, True, w.kv_used + w.batch - w.first_tokens_pending - w.kv_capacity):
             preempt_one(state, worker)
     use_kv(state, worker, float(w.batch - w.first_tokens_pending))

@@ -23,6 +23,8 @@ Sessions = Literal["send", "recompute"]
 SESSIONS: tuple[Sessions, ...] = ("send", "recompute")
 Ended = Literal["free", "keep"]
 ENDED: tuple[Ended, ...] = ("free", "keep")
+Evicts = Literal["sessions", "tokens"]
+EVICTS: tuple[Evicts, ...] = ("sessions", "tokens")
 
 LONGEST_CHUNK = 1_000_000
 """Tokens of a chunk at most: no engine is given longer contexts."""
@@ -109,6 +111,8 @@ class Options:
       preempts; ``reserve`` allocates as sequences grow, evicts idle sessions and preempts running ones when full.
     * ``retention``: which idle sessions are evicted first with ``reserve``, and which are not: see
       ``weft_core.policies.retention``.
+    * ``evicts``: an idle session that is evicted loses all of its KV (``sessions``), or as many tokens from its end as
+      others need (``tokens``), as engines evict block by block.
     * ``ended``: with ``reserve``, the KV of a session that ended is freed at once (``free``), or stays like that of an
       idle one until others need the room (``keep``), as in engines, which know of no sessions.
     * ``tiers``: memory below each worker's GPUs, fastest first, where decode workers keep the KV of rounds.
@@ -134,6 +138,7 @@ class Options:
     prefix_cache: bool = True
     admission: Admission = "reserve"
     retention: Retention = "lru"
+    evicts: Evicts = "sessions"
     ended: Ended = "free"
     tiers: tuple[KVTier, ...] = ()
     window_s: float = 10.0
@@ -176,6 +181,7 @@ class Options:
             ("handover", self.handover, HANDOVERS),
             ("admission", self.admission, ADMISSIONS),
             ("retention", self.retention, RETENTIONS),
+            ("evicts", self.evicts, EVICTS),
             ("ended", self.ended, ENDED),
         ):
             if value not in known:

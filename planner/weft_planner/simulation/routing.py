@@ -204,7 +204,7 @@ def route_round(state: SimulationState, row: int, home: int, now: float) -> None
     first = r.history == 0
     present = cached_prefix(state, row, home) if first else min(session.kv_tokens + session.kv_before, r.history)
     below = tokens_below(state, row, home) if rules.tiers == 1 else 0.0
-    present = max(present, below)
+    present = max(present, session.kv_tokens + below)
     total = r.history + r.increment + r.generated
     session.kv_tokens = r.history + r.increment + 1 + r.generated
     session.kv_before = 0.0

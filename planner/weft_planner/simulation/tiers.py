@@ -62,9 +62,10 @@ def tokens_below(state: SimulationState, row: int, worker: int) -> float:
     """Return how many tokens of an admitted round's history have to be loaded from a tier of its worker."""
     r = state.rows[row]
     session = state.sessions[r.session]
-    if session.below == 0 or session.below_at != worker or session.kv_tokens > 0 or r.resumed == 1:
+    reachable = min(session.below, r.history)
+    if session.below_at != worker or session.kv_tokens >= reachable or r.resumed == 1:
         return 0.0
-    return min(session.below, r.history)
+    return reachable - session.kv_tokens
 
 
 @jitable

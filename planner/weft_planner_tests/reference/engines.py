@@ -185,8 +185,10 @@ def begin_step(world: World, engine: Engine, now: float, *, waits: bool) -> None
     while engine.joining and may_join(world, engine):
         engine.batch.append(engine.joining.pop(0))
     if not world.oracle:
-        while engine.batch and world.used(engine) + sum(not r.starts for r in engine.batch) > engine.capacity:
-            if not evict(world, engine, None, now, pressed=True):
+        while engine.batch and (
+            (lacking := world.used(engine) + sum(not r.starts for r in engine.batch) - engine.capacity) > 0
+        ):
+            if not evict(world, engine, None, now, pressed=True, lacking=lacking):
                 preempt(world, engine)
     for r in engine.batch:
         r.session.kept += not r.starts

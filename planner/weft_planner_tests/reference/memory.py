@@ -38,10 +38,11 @@ def place(world: World, row: Round) -> Engine | None:
     return None
 
 
-def evict(world: World, engine: Engine, spared: Round | None, now: float, *, pressed: bool) -> bool:
+def evict(world: World, engine: Engine, spared: Round | None, now: float, *, pressed: bool, lacking: float) -> bool:
     """Drop the KV of the session that has been idle longest of those that may be; False when there is none.
 
-    ``pressed``: in need, the session that began last may be. By value it is the one worth least, and goes down.
+    ``pressed``: in need, the session that began last may be. By value it is the one worth least, and goes down. Where
+    tokens are evicted, only those ``lacking`` go.
     """
     idle = [r for r in engine.idle if r is not spared]
     if world.by_value:
@@ -52,12 +53,15 @@ def evict(world: World, engine: Engine, spared: Round | None, now: float, *, pre
         chosen = max(idle, key=lambda r: world.sessions.index(r.session))
     if chosen is None:
         return False
-    engine.idle.remove(chosen)
     chosen.evicted = True
+    world.evictions += 1
+    if world.options.evicts == "tokens" and not world.by_value and lacking < chosen.session.kept:
+        chosen.session.kept -= lacking
+        return True
+    engine.idle.remove(chosen)
     if world.by_value:
         write_below(world, chosen.session, engine, now)
     chosen.session.kept = 0.0
-    world.evictions += 1
     return True
 
 
@@ -99,7 +103,8 @@ def admit(world: World, row: Round, engine: Engine, now: float) -> bool:
         others = len(engine.batch) + len(engine.queue) + len(engine.joining)
         while world.used(engine) + need - row.session.kept + others > engine.capacity:
             pressed = world.used(engine) - sum(r.session.kept for r in engine.idle) < 1
-            if not evict(world, engine, row, now, pressed=pressed):
+            lacking = world.used(engine) + need - row.session.kept + others - engine.capacity
+            if not evict(world, engine, row, now, pressed=pressed, lacking=lacking):
                 return False
     if row.evicted:
         row.evicted = False
@@ -156,23 +161,24 @@ def tier_of(row: Round, engine: Engine) -> int:
     """Return the tier of an engine that has what was evicted of a round's session, -1 if none has."""
     session = row.session
     found = [number for number, tier in enumerate(engine.below) if session in tier]
-    return found[0] if found and session.kept == 0 and not row.preempted else -1
+    gone = session.kept < min(session.below, row.history)
+    return found[0] if found and gone and not row.preempted else -1
 
 
-def load_ends(world: World, row: Round, engine: Engine, number: int, now: float) -> float:
-    """Return when a round's history would be loaded from a tier, behind the loads before it."""
+def load_ends(world: World, tokens: float, engine: Engine, number: int, now: float) -> float:
+    """Return when so many tokens of a history would be loaded from a tier, behind the loads before it."""
     _, latency, per_token = world.tiers[number]
-    return max(now, engine.loads_until[number]) + (latency + min(row.session.below, row.history) * per_token)
+    return max(now, engine.loads_until[number]) + (latency + tokens * per_token)
 
 
-def load(world: World, row: Round, engine: Engine, number: int, now: float) -> None:
-    """Start to load it."""
+def load(world: World, row: Round, tokens: float, engine: Engine, number: int, now: float) -> None:
+    """Start to load them."""
     tier = engine.below[number]
     tier.remove(row.session)
     if not world.by_value:
         tier.append(row.session)
-    engine.loads_until[number] = load_ends(world, row, engine, number, now)
-    world.loaded += min(row.session.below, row.history)
+    engine.loads_until[number] = load_ends(world, tokens, engine, number, now)
+    world.loaded += tokens
     world.push(engine.loads_until[number], "end_load", row)
 
 

@@ -27,8 +27,8 @@ def start_round(world: World, row: Round, now: float) -> None:
     home, session = row.home, row.session
     present = prefix_on(row, home) if row.first else min(session.kept + session.kept_before, row.history)
     number = tier_of(row, home)
-    below = min(session.below, row.history) if number >= 0 else 0.0
-    present = max(present, below)
+    below = min(session.below, row.history) - session.kept if number >= 0 else 0.0
+    present = max(present, session.kept + below)
     total = row.history + row.increment + max(0, len(row.emitted) - 1)
     session.kept, session.kept_before = total + 1, 0.0
     shed(world, home)
@@ -42,7 +42,7 @@ def start_round(world: World, row: Round, now: float) -> None:
     others = [e for e in world.engines if e is not home and may_help(world, e, total)]
     if world.unreadable and not row.first:
         others = [e for e in others if present - below - cached_on(row, e) < tokens]
-    wait = load_ends(world, row, home, number, now) - now if below > 0 else 0.0
+    wait = load_ends(world, below, home, number, now) - now if below > 0 else 0.0
     task = task_figures(world, row, present, tokens, now)
     local = local_figures(world, home, present, tokens, answer=task.answer, load_s=wait, now=now)
     remote = [
@@ -56,7 +56,7 @@ def start_round(world: World, row: Round, now: float) -> None:
     row.route = -1 if choice < 0 else others[choice].number
     row.present = present
     if below > 0 and (choice < 0 or world.read):
-        load(world, row, home, number, now)
+        load(world, row, below, home, number, now)
     else:
         start_routed(world, row, present - below, now)
 
