@@ -190,10 +190,10 @@ the sessions, {ttft:.0%} of a time, or 2 points of the history.
   {slo:g} s, mean ITL {itl:g} ms. Simulated goodputs of the same sessions: {alone:.3f} sessions/s without the tier, and
   {tier:.3f} with it.
 - **Sessions** of the same trace with its recorded pauses, answers up to {answer} tokens, arrive for
-  {minutes:.0f} minutes and are cut to the rounds that begin in them. Those of the first {warm:.0%} are not counted. A
-  long pause is one of more than {pause:.0f} s. Either set of tiers is run around its simulated goodput until the live
-  one lies between two rates. The first aims are of the highest rate at which the GPUs alone hold the goal, 90 % of the
-  sessions.
+  {minutes:.0f} minutes and are cut to the rounds that begin in them. Those of the first {warm:.0%} are not
+  counted. A long pause is one of more than {pause:.0f} s. Either set of tiers is run around its simulated goodput
+  until the live one lies between two rates. The first aims are of the highest rate at which the GPUs alone hold the
+  goal, 90 % of the sessions.
 - **Time.** Everything is {speed:g} times as fast: steps, transfers, loads from the tier, pauses, arrivals and the SLO.
   Figures are in the time of the GPUs. What routers, client and machine add to a round is not faster: {short:.2f} s of
   this time for a round that meets nobody, {long:.2f} s with {tokens:,.0f} new tokens. Predictions have it in their
@@ -203,7 +203,7 @@ the sessions, {ttft:.0%} of a time, or 2 points of the history.
   dropped. Predictions are not corrected (`predictionCorrection: off`): the milliseconds on the way to an engine would
   count as its slowness. Heartbeats, once a second, decide nothing with one worker of each role: the sidecar itself
   counts the queue. Records of sessions live for an hour, leases of KV on its way for 30 s, longer than anything here.
-- **Agreement.** A P95 after long pauses is of few rounds (above, beside the rounds of a run), and moves by a fifth and
-  more when sessions come some milliseconds later. The highest rate without the tier is beyond the goodput, where a
+- **Agreement.** A P95 after long pauses is of few rounds (above, beside the rounds of a run), and moves by a fifth
+  and more when sessions come some milliseconds later. The highest rate without the tier is beyond the goodput, where a
   queue that builds up a little earlier decides.
 """

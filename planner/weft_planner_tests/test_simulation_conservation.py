@@ -50,7 +50,9 @@ def test_every_round_is_served_once_or_accounted_for(
 ) -> None:
     sample: Sample = data.draw(samples(1))
     layout: Layout = data.draw(layouts((1, 2)) if change else layouts())  # workers of several batches keep their roles
-    option = with_(base, links=links, changes=data.draw(changes(len(layout.workers))) if change else (), timeline_s=0.5)
+    roles = data.draw(changes(len(layout.workers))) if change else ()
+    ended = "free" if roles else base.ended  # engines have to become empty before they change
+    option = with_(base, links=links, changes=roles, ended=ended, timeline_s=0.5)
     costs = {"gpu": with_degrees(profile(kv=kv), *DEGREES)}
     outcome = simulate(sample, layout, costs, policy, ONE_CLASS, options=option, seed=1)
     state = outcome.state
@@ -83,7 +85,7 @@ def test_when_all_is_done_nothing_is_left(
     data: st.DataObject, layout: Layout, policy: PolicyChoice, base: Options, links: str
 ) -> None:
     sample: Sample = data.draw(samples(1))
-    option = with_(base, links=links)
+    option = with_(base, links=links, ended="free")
     costs = {"gpu": with_degrees(profile(kv=6000), *DEGREES)}
     end = initial_state(sample, layout.of_batches(), costs, policy, ONE_CLASS, options=option, seed=3)
     run_events(end, policy, option)
