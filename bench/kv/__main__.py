@@ -184,11 +184,11 @@ Shares and latencies at {rate:.2f} sessions/s, the goodput of the GPUs alone; {r
 
 {retentions}
 
-Shares and latencies at {calm:.2f} sessions/s. `lru` evicts the least recently used, `ttl` is Continuum's time to live, and
-`value` evicts what is worth least (`weft_core.policies.retention`).
+Shares and latencies at {calm:.2f} sessions/s. `lru` evicts the least recently used, `ttl` is Continuum's time to live,
+and `value` evicts what is worth least (`weft_core.policies.retention`).
 
-"Loaded in no time" is the most that loading KV ahead of its round could bring, with foresight. By the recorded pauses there
-is none: of the sessions that are idle for {idle:.0f} s, {share:.0%} return in the {window:.0f} s that follow.
+"Loaded in no time" is the most that loading KV ahead of its round could bring, with foresight. By the recorded pauses
+there is none: of the sessions that are idle for {idle:.0f} s, {share:.0%} return in the {window:.0f} s that follow.
 
 ## Method
 

@@ -4,8 +4,8 @@ vLLM evicts the least recently used KV (``lru``). Continuum (arXiv 2511.02230, s
 (``ttl``): until then it is not evicted, later it is as any other. The time is what is worth its memory: keeping KV for
 ``t`` seconds costs ``t``, and saves ``benefit_s`` if the session returns by then.
 
-``value`` evicts the KV that is worth least (``kv_value``): what the next round saves if the KV is still there, times how
-soon that round is expected (``return_rate``), for each token. What is expected is learned from the gaps of sessions
+``value`` evicts the KV that is worth least (``kv_value``): what the next round saves if the KV is still there, times
+how soon that round is expected (``return_rate``), for each token. What is expected is learned from the gaps of sessions
 alike, such as those of a class that wait for the same tool.
 
 The functions are plain arithmetic on sequences, so that the simulator compiles them.

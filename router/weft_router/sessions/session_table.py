@@ -226,5 +226,6 @@ def _held(session: Session) -> int:
     """Return the tokens of a session that have KV here."""
     return 0 if session.away else session.tokens
 
+
 def _worth(candidate: tuple[float, Session, KvHandle]) -> float:
     return candidate[0]
