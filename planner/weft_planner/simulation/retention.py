@@ -83,7 +83,7 @@ def observe_wait(state: SimulationState, row: int, now: float) -> None:
 
 @jitable
 def seconds_without(state: SimulationState, worker: int, place: int, tokens: float) -> float:
-    """Return the seconds to have KV again that no tier before ``place`` has: to load it from the next, or compute."""
+    """Return the seconds to have KV again that no tier before ``place`` has: to load or else compute it."""
     again = prefill_seconds(prefill_pieces(state, worker), 0.0, tokens)
     while place < len(TIER_NAMES):
         tier = state.tiers[worker, place]

@@ -1,4 +1,4 @@
-"""Learn when sessions return, by class and by the tool they wait for, and say what keeping their KV is worth."""
+"""Learn when sessions return, by class and awaited tool, and say what keeping their KV readable is worth."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from weft_router.config import Settings
 from weft_router.openai.body import Json
 
 MOST_KINDS: Final = 256
-"""Classes and tools that are learned apart; sessions that wait for others count with those that wait for none."""
+"""Classes and tools that are learned apart; sessions that wait for further tools count with those that call none."""
 LONGEST_NAME: Final = 64
 """Characters of a tool's name: models make names up."""
 
