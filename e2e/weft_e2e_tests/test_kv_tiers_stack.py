@@ -203,7 +203,7 @@ def test_a_session_whose_worker_died_is_prefilled_where_its_prompt_is_cached(
         *(StackWorker(name, "prefill", 1) for name in ("p-0", "p-1")),
     )
     config = StackConfig(
-        profile=profile(kv_capacity=CAPACITY), workers=workers, policy="remote-jsq", max_model_len=4096
+        profile=profile(kv_capacity=20 * LONG), workers=workers, policy="remote-jsq", max_model_len=4096
     )  # fmt: skip
     with running(config, tmp_path) as stack:
         session = prefilled_by("p-1", stack)
