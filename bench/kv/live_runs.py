@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from bench.kv.live_scenario import ALONE, WITH_TIER, Scenario, solitary
 from bench.kv.sessions import LIMITS, after_long_pauses
+from bench.live.rows import decision_reasons
 from bench.live.search import rate_of, step_of
 from bench.paper.goodputs import GOAL
 
@@ -270,7 +271,7 @@ def run_once(scenario: Scenario, tiers: str, rate: float, *, overhead: Overhead 
         failed=int((outcome.state != SERVED).sum()),
         predicted=predicted_figures(predicted, scenario.speed, overhead),
         measured=_figures(outcome, scenario.speed, *history_shares(counted)),
-        reasons=_reasons(counted),
+        reasons=decision_reasons(counted),
         starved=measured.starved_beyond(WAIT_LIMIT_S),
         waited_s=None if measured.waited_s is None else round(measured.waited_s, 4),
         wall_s=round(wall_s, 1),
@@ -327,18 +328,6 @@ def history_shares(counted: Growth) -> tuple[float, float]:
     all_of_it = max(sum(history.values()), 1.0)
     loaded = counted.total("weft_mock_tier_loaded_tokens_total")
     return history["recomputed"] / all_of_it, loaded / all_of_it
-
-
-def _reasons(counted: Growth) -> dict[str, int]:
-    """Return how often the router decided for what, and why."""
-    found: dict[str, int] = {}
-    for page in counted.pages.values():
-        for (name, labels), value in page.samples.items():
-            if name == "weft_router_decisions_total" and value:
-                of = dict(labels)
-                key = f"{of['route']}: {of['reason']}"
-                found[key] = found.get(key, 0) + int(value)
-    return dict(sorted(found.items()))
 
 
 def save(record: LiveRecord, path: Path) -> None:

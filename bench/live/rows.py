@@ -202,7 +202,7 @@ def row_of(
         itl_mean=round(float(outcome.itl_mean.mean()) / slow, 5),
         gap_max=_quantile(np.maximum.reduceat(outcome.itl_max, first) / slow, 0.5),
         local=round(float((outcome.route == LOCAL).mean()), 4),
-        reasons=_reasons(counted) if counted is not None else {},
+        reasons=decision_reasons(counted) if counted is not None else {},
         tokens=_tokens(counted) if counted is not None else {},
         trusted=trusted,
         waited_s=None if measured.waited_s is None else round(measured.waited_s, 4),
@@ -229,7 +229,7 @@ def _quantile(values: "np.ndarray[tuple[int], np.dtype[np.float64]]", share: flo
     return round(float(np.quantile(np.minimum(values, 1e6), share, method="higher")), 4)
 
 
-def _reasons(counted: Growth) -> dict[str, int]:
+def decision_reasons(counted: Growth) -> dict[str, int]:
     """Return how often the router decided for what, and why."""
     found: dict[str, int] = {}
     for page in counted.pages.values():

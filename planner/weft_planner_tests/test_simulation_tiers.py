@@ -89,7 +89,7 @@ def test_tiers_come_once_each_from_the_fastest_to_the_slowest() -> None:
 
 def routed(tokens_per_s: float) -> Outcome:
     """Serve a session of two rounds with a prefill worker beside; between them it is evicted into a tier."""
-    later = (900.0, 10.0, 0.0)  # more than its history, so that it may be computed anew
+    later = (900.0, 10.0, 0.0)  # more than its history, so that it may be computed again
     return simulate(
         sample_of([(0.0, [FIRST, later]), (2.0, [(950.0, 5.0, 0.0)])]),
         Layout((Worker(1),), (Worker(1),)),
