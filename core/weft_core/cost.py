@@ -5,6 +5,7 @@ largest of a few affine pieces, so that compute-bound and memory-bound regimes m
 cross. All times are seconds, all lengths tokens, all sizes bytes. The formulas themselves are in ``timing.py``.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -15,6 +16,8 @@ from weft_core.timing import prefill_seconds, step_seconds, transfer_seconds
 
 Link = Literal["intra-node", "inter-node"]
 LINKS: tuple[Link, ...] = ("intra-node", "inter-node")
+NOTHING = -1e3
+"""The exponential of this is 0."""
 
 
 class CostProfileError(ValueError):
@@ -28,6 +31,11 @@ class FitError:
     median: float
     p95: float
     points: int
+
+
+def log_unread(expert_share: float) -> float:
+    """Return the logarithm of the share of the experts that a token leaves unread, which is 0 where it reads all."""
+    return math.log1p(-expert_share) if expert_share < 1 else NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ class PrefillPiece:
             self.per_pair,
             self.per_context_token,
             self.experts_seconds,
-            self.expert_share,
+            log_unread(self.expert_share),
             self.from_context,
         )
 
@@ -98,7 +106,7 @@ class DecodePiece:
             self.per_sequence,
             self.per_context_token,
             self.experts_seconds,
-            self.expert_share,
+            log_unread(self.expert_share),
             self.per_chunk_token,
             self.per_chunk_pair,
             self.per_chunk_context,

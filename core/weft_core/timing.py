@@ -10,10 +10,13 @@ import math
 from typing import Final
 
 PREFILL_FIELDS: Final = 7
-"""alpha, per_token, per_pair, per_context_token, experts_seconds, expert_share, from_context."""
+"""alpha, per_token, per_pair, per_context_token, experts_seconds, log_unread, from_context."""
 STEP_FIELDS: Final = 9
-"""alpha, per_sequence, per_context_token, experts_seconds, expert_share, per_chunk_token, per_chunk_pair,
-per_chunk_context, from_batch."""
+"""alpha, per_sequence, per_context_token, experts_seconds, log_unread, per_chunk_token, per_chunk_pair,
+per_chunk_context, from_batch.
+
+``log_unread`` is the logarithm of the share of the experts that a token does not read: an exponential takes less than
+half as long as a power."""
 
 
 def prefill_seconds(pieces: tuple[float, ...], history: float, increment: float) -> float:
@@ -36,7 +39,7 @@ def prefill_step_seconds(pieces: tuple[float, ...], tokens: float, pairs: float,
             continue
         seconds = pieces[at] + pieces[at + 1] * tokens + pieces[at + 2] * pairs + pieces[at + 3] * context
         if pieces[at + 4] > 0:
-            seconds += pieces[at + 4] * (1.0 - (1.0 - pieces[at + 5]) ** tokens)
+            seconds += pieces[at + 4] * (1.0 - math.exp(pieces[at + 5] * tokens))
         if seconds > longest:
             longest = seconds
     return longest
@@ -53,7 +56,7 @@ def step_seconds(
     pairs = chunk * (chunk_history + chunk / 2)
     held = chunk_history + chunk if chunk > 0 else 0.0
     longest = 0.0
-    share = -1.0
+    log_unread = 1.0
     read = 0.0
     for at in range(0, len(pieces), STEP_FIELDS):
         if batch < pieces[at + 8]:
@@ -67,9 +70,9 @@ def step_seconds(
             + pieces[at + 7] * held
         )
         if pieces[at + 3] > 0:
-            if pieces[at + 4] != share:  # regimes mostly have one in common, and a power takes as long as all else
-                share = pieces[at + 4]
-                read = 1.0 - (1.0 - share) ** (batch + chunk)
+            if pieces[at + 4] != log_unread:  # regimes mostly have one in common
+                log_unread = pieces[at + 4]
+                read = 1.0 - math.exp(log_unread * (batch + chunk))
             seconds += pieces[at + 3] * read
         if seconds > longest:
             longest = seconds

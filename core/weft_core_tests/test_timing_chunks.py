@@ -19,7 +19,7 @@ def steps(draw: st.DrawFn) -> tuple[float, ...]:
     for _ in range(draw(st.integers(1, 3))):
         experts = draw(st.one_of(st.just(0.0), st.floats(1e-3, 0.02)))
         share = draw(st.floats(0.01, 0.5)) if experts else 0.0
-        figures += [draw(seconds), draw(slopes), draw(slopes) / 1e3, experts, share]
+        figures += [draw(seconds), draw(slopes), draw(slopes) / 1e3, experts, math.log1p(-share)]
         figures += [draw(slopes), draw(slopes) / 1e3, draw(slopes) / 1e2, draw(st.sampled_from([0.0, 0.0, 16.0]))]
     return tuple(figures)
 

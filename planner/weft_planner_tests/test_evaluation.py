@@ -43,6 +43,10 @@ class FakeTrials:
     def __init__(self, capacity_of: Callable[[Candidate], float]) -> None:
         self.capacity_of = capacity_of
         self.rates: list[float] = []
+        self.runs: list[tuple[str, float, float]] = []
+
+    def known_to_miss(self, candidate: Candidate, rate: float, share: float) -> bool:
+        return any(key == candidate.key and at <= rate and found < share for key, at, found in self.runs)
 
     def attained(
         self, candidates: Sequence[Candidate], rate: float, *, full: bool = False, sieve: bool = False
@@ -53,6 +57,7 @@ class FakeTrials:
         for c in candidates:
             share = max(0.0, min(1.0, 1 - (rate / self.capacity_of(c) - 0.5) / 1.5))
             rows.append([share, share, share] if full else [share])
+            self.runs.append((c.key, rate, share))
         return rows
 
 
@@ -144,6 +149,22 @@ def test_the_cheapest_that_hold_the_slo_are_found(sizes: list[int], count: int) 
     found = ranking._cheapest(SPACE, trials, [candidate(n) for n in sizes], rate=8.0, wanted=1.5, goal=0.9, count=count)
     holding = sorted(n for n in sizes if 1 - (12 / n - 0.5) / 1.5 >= 0.9)
     assert [standing.candidate.groups[0].replicas for standing in found] == holding[:count]
+
+
+def test_layouts_that_missed_the_slo_at_a_lower_rate_are_not_run_again() -> None:
+    trials, made = fake()
+    small, large = candidate(2), candidate(40)
+    trials.attained([small, large], 4.0)
+    found = ranking._cheapest(SPACE, trials, [small, large], rate=8.0, wanted=1.5, goal=0.9, count=2)
+    assert [one.candidate for one in found] == [large]
+    assert [rate for key, rate, _ in made.runs if key == small.key] == [4.0]
+
+
+def test_modes_that_carry_less_than_the_best_layout_are_no_advice() -> None:
+    trials, _ = fake()
+    small, large = candidate(2), candidate(40)
+    assert ranking._as_good(trials, [small, large], rate=12.0, goal=0.9) == [large]
+    assert ranking._as_good(trials, [small, large], rate=0.0, goal=0.9) == [small, large]  # no layout holds the SLO
 
 
 def test_of_layouts_that_are_only_advised_the_largest_are_tried() -> None:

@@ -14,8 +14,9 @@ LIFETIMES = 3.0
 MOST_ROUNDS = 12_000
 MOST_TOKENS = 1e6
 """Rounds and decoded tokens that a run is made longer up to: a tenth of a second."""
-PAST = 1.0
-"""Mean lifetimes of a session that a run begins before time 0: by then batches, queues and caches have filled."""
+PAST = 0.5
+"""Mean lifetimes of a session that a run begins before time 0: by then batches, queues and caches have filled. Twice as
+much moves goodput by 1 % (60 layouts of the examples, down by 4 % at most) and takes a third longer."""
 
 Drawn = dict[tuple[float, int, int, bool], Sample]
 """Samples by rate, seed, rounds, and whether they are in steady state."""

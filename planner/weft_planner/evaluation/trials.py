@@ -105,6 +105,12 @@ class Trials:
         self._attained.update(zip(new, self._evaluated(list(new.values())), strict=True))
         return [[self._attained[case.key] for case in row] for row in cases]
 
+    def known_to_miss(self, candidate: Candidate, rate: float, share: float) -> bool:
+        """Return whether a run has shown an attainment below ``share``, at this rate or a lower one."""
+        return any(
+            name == candidate.key and at <= rate and found < share for (name, at, _, _), found in self._attained.items()
+        )
+
     def outcomes(self, candidate: Candidate, *, settled: bool = False) -> list[Outcome]:
         """Return the full runs at the workload's rate, one per seed; an overload is shown from its beginning only.
 

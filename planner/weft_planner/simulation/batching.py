@@ -141,7 +141,7 @@ def urgency_of_queue(state: SimulationState, worker: int, now: float) -> float:
         r = state.rows[row]
         ttft_slo = state.classes[state.sessions[r.session].slo_class].ttft_slo
         urgency = max(urgency, (until - r.arrival) / ttft_slo)
-        row = state.after[QUEUE, row]
+        row = state.after[row, QUEUE]
     return urgency
 
 

@@ -102,7 +102,7 @@ def cache_folder() -> Path:
 
 
 os.environ["NUMBA_CACHE_DIR"] = str(cache_folder())
-os.environ.setdefault("NUMBA_OPT", "1")  # a sixth less to compile, and no slower than at 3
+os.environ.setdefault("NUMBA_OPT", "2")  # as long to compile as at 1, and a tenth faster
 if "numba" in sys.modules:  # imported by somebody else: make it read the folder's name again
     sys.modules["numba"].config.reload_config()
 numba = importlib.import_module("numba")

@@ -36,7 +36,7 @@ def describe_batch(state: SimulationState, worker: int) -> int:
     while row >= 0:
         r = state.rows[row]
         if r.first_token_pending == 1:  # it has no gap yet
-            row = state.after[ACTIVE, row]
+            row = state.after[row, ACTIVE]
             continue
         session = state.sessions[r.session]
         done = w.steps - r.join_step
@@ -48,7 +48,7 @@ def describe_batch(state: SimulationState, worker: int) -> int:
             state.gap_sums[count] = session.late_gaps + late_gaps_of(state, row, worker)
         state.gaps_left[count] = max(1.0, state.classes[session.slo_class].decode - 1.0 - r.generated - done)
         count += 1
-        row = state.after[ACTIVE, row]
+        row = state.after[row, ACTIVE]
     return count
 
 

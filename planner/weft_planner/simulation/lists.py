@@ -43,12 +43,12 @@ def slot_of(state: SimulationState, worker: int, step: int) -> int:
 def append(state: SimulationState, which: int, row: int) -> None:
     """Put a row at a list's end."""
     ends = state.lists[which]
-    state.before[ends.kind, row] = ends.last
-    state.after[ends.kind, row] = -1
+    state.before[row, ends.kind] = ends.last
+    state.after[row, ends.kind] = -1
     if ends.last < 0:
         ends.first = row
     else:
-        state.after[ends.kind, ends.last] = row
+        state.after[ends.last, ends.kind] = row
     ends.last = row
     ends.length += 1
 
@@ -57,12 +57,12 @@ def append(state: SimulationState, which: int, row: int) -> None:
 def prepend(state: SimulationState, which: int, row: int) -> None:
     """Put a row at a list's beginning."""
     ends = state.lists[which]
-    state.before[ends.kind, row] = -1
-    state.after[ends.kind, row] = ends.first
+    state.before[row, ends.kind] = -1
+    state.after[row, ends.kind] = ends.first
     if ends.first < 0:
         ends.last = row
     else:
-        state.before[ends.kind, ends.first] = row
+        state.before[ends.first, ends.kind] = row
     ends.first = row
     ends.length += 1
 
@@ -76,11 +76,11 @@ def insert_after(state: SimulationState, which: int, place: int, row: int) -> No
     elif place == ends.last:
         append(state, which, row)
     else:
-        following = state.after[ends.kind, place]
-        state.before[ends.kind, row] = place
-        state.after[ends.kind, row] = following
-        state.after[ends.kind, place] = row
-        state.before[ends.kind, following] = row
+        following = state.after[place, ends.kind]
+        state.before[row, ends.kind] = place
+        state.after[row, ends.kind] = following
+        state.after[place, ends.kind] = row
+        state.before[following, ends.kind] = row
         ends.length += 1
 
 
@@ -88,14 +88,14 @@ def insert_after(state: SimulationState, which: int, place: int, row: int) -> No
 def remove(state: SimulationState, which: int, row: int) -> None:
     """Take a row out of a list."""
     ends = state.lists[which]
-    before = state.before[ends.kind, row]
-    following = state.after[ends.kind, row]
+    before = state.before[row, ends.kind]
+    following = state.after[row, ends.kind]
     if before < 0:
         ends.first = following
     else:
-        state.after[ends.kind, before] = following
+        state.after[before, ends.kind] = following
     if following < 0:
         ends.last = before
     else:
-        state.before[ends.kind, following] = before
+        state.before[following, ends.kind] = before
     ends.length -= 1

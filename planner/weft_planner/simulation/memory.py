@@ -89,7 +89,7 @@ def next_to_evict(state: SimulationState, worker: int, spared: int, pressed: boo
                 return row
             if last < 0 or state.rows[row].session > state.rows[last].session:
                 last = row
-        row = state.after[EVICTABLE, row]
+        row = state.after[row, EVICTABLE]
     return last if pressed else -1
 
 
@@ -221,7 +221,7 @@ def wait_for_kv(state: SimulationState, row: int, worker: int) -> None:
     place = state.lists[which].last
     if state.rules[0].ttl == 1:
         while place >= 0 and state.rows[place].session > state.rows[row].session:
-            place = state.before[WAITING, place]
+            place = state.before[place, WAITING]
     insert_after(state, which, place, row)
     mark_dirty(state, worker)
 

@@ -60,7 +60,7 @@ def start_prefill_step(state: SimulationState, worker: int, now: float) -> None:
             step = prefill_step_seconds(pieces, tokens, pairs, context)
             seconds += (step - before) * r.noise
             before = step
-        row = state.after[ENGINE, row]
+        row = state.after[row, ENGINE]
     if tokens == 0:
         return
     while state.rules[0].pull == 1 and left > 0 and state.lists[engine].length < 2 * w.prefill_places:

@@ -159,7 +159,7 @@ def choose_prefill(state: SimulationState, worker: int, ahead: bool) -> int:
             state.lost[count] = state.sessions[r.session].missed_ttft
             state.queued[count] = row
             count += 1
-        row = state.after[QUEUE, row]
+        row = state.after[row, QUEUE]
     if count == 0:
         return -1
     place = 0

@@ -61,7 +61,7 @@ CLASSES = _record(f8="ttft_slo itl_slo priority decode", i8="gaps")
 ROWS = _record(
     f8="history increment gap noise chunk_noise arrival first_token_at finished ttft max_gap last_token_at seconds "
     "task_history task_tokens done part back scratch_kv read present kept kept_until",
-    i8="session read_sends back_sends state prefill_worker route reason late_gaps gaps steps_left join_step late_base "
+    i4="session read_sends back_sends state prefill_worker route reason late_gaps gaps steps_left join_step late_base "
     "late_before whole ready reading postponed resumed generated evictable evicted first_token_pending",
 )
 """Per round: its inputs, its times, its prefill and its decode.
@@ -117,7 +117,7 @@ PER_CLASS = _record(i8="late_steps active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""
 
 EVENTS = _record(f8="time", i8="sequence kind subject")
-LIST = _record(i8="kind first last length")
+LIST = _record(i4="kind first last length")
 """A list of rows by its ends; -1 where it is empty."""
 LINK = _record(f8="alpha per_token rate")
 WINDOW = _record(i8="start end")
@@ -202,7 +202,7 @@ FULL_HEAP = 1
 class SimulationState(NamedTuple):
     """All state of one run; each record type above documents its fields.
 
-    ``lists`` has the ends of every list; ``after`` and ``before`` are its links, by kind of list and row.
+    ``lists`` has the ends of every list; ``after`` and ``before`` are its links, by row and kind of list.
     ``prefill``, ``step``: flat cost figures per worker. Then come the inputs of policies: ``task``, ``local`` and
     ``remote`` for routing, whose ``candidates`` are workers, and what every worker has ``cached`` of the prompt and was
     ``sent``; a figure per task of a queue, whose ``queued`` are rows;
@@ -265,7 +265,7 @@ class SimulationState(NamedTuple):
 
 
 TABLES: Mapping[str, tuple[Any, int]] = {
-    **dict.fromkeys(("after", "before"), (np.int64, 2)),
+    **dict.fromkeys(("after", "before"), (np.int32, 2)),
     **dict.fromkeys(("dirty", "order", "candidates", "postponed", "lost", "queued", "head", "places"), (np.int64, 1)),
     **dict.fromkeys(("prefill", "step", "stages", "recent_gaps", "ordered_gaps", "returns"), (np.float64, 2)),
     **dict.fromkeys(

@@ -126,5 +126,5 @@ def least_valuable(state: SimulationState, kind: int, worker: int, spared: int) 
             if value < least:
                 chosen = row
                 least = value
-        row = state.after[kind, row]
+        row = state.after[row, kind]
     return chosen

@@ -92,7 +92,7 @@ def _outcome(
     seed: int,
 ) -> Outcome:
     rows, workers, totals, rules = state.rows, state.workers, state.totals[0], state.rules[0]
-    how = rows["state"].copy()
+    how = rows["state"].astype(np.int64)
     arrived = ~np.isnan(rows["arrival"])
     how[arrived & (how == NEVER_ARRIVED)] = UNPLACED
     served = how == SERVED
@@ -114,8 +114,8 @@ def _outcome(
         itl_over=np.where(gaps > 0, rows["late_gaps"] / some, 0.0),
         itl_max=np.where(gaps > 0, rows["max_gap"], 0.0),
         gaps=gaps,
-        route=rows["route"].copy(),
-        reason=rows["reason"].copy(),
+        route=rows["route"].astype(np.int64),
+        reason=rows["reason"].astype(np.int64),
         state=how,
         counted=sample.whole[sample.session] & (begins >= rules["counted_from"]) & (begins <= rules["counted_until"]),
         busy=workers["busy"] / observed,

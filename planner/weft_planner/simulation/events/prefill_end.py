@@ -31,7 +31,7 @@ def end_prefill_step(state: SimulationState, worker: int, now: float) -> None:
     engine = list_of(state, ENGINE, worker)
     row = state.lists[engine].first
     while row >= 0:
-        following = state.after[ENGINE, row]
+        following = state.after[row, ENGINE]
         r = state.rows[row]
         if r.part > 0:
             record_progress(state, row, worker, r.part)

@@ -20,7 +20,7 @@ def start_role_change(state: SimulationState, number: int, now: float) -> None:
     w.switch_s = change.delay
     row = first_of(state, EVICTABLE, change.worker)
     while row >= 0:
-        following = state.after[EVICTABLE, row]
+        following = state.after[row, EVICTABLE]
         if state.rows[row].arrival != state.rows[row].arrival:  # NaN: its next round has not arrived
             migrate_session(state, row, now)
         row = following

@@ -30,9 +30,10 @@ def arrive(state: SimulationState, row: int, now: float) -> None:
     if state.rules[0].oracle == 1:
         context = session.reserve
     largest = 0.0
-    for i in range(state.rules[0].workers):
+    first = max(0, session.bound)
+    for i in range(first, state.rules[0].workers if session.bound < 0 else first + 1):
         w = state.workers[i]
-        if (w.role == DECODE or w.target == DECODE) and (session.bound < 0 or session.bound == i):
+        if w.role == DECODE or w.target == DECODE:
             largest = max(largest, w.kv_capacity)
     if 0 < largest < context:  # without any decode worker the round waits for one
         r.state = TOO_LONG

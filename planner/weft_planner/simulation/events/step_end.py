@@ -50,7 +50,7 @@ def count_tokens(state: SimulationState, worker: int, now: float) -> None:
     w.last_end = now
     row = state.lists[fresh].first
     while row >= 0:
-        following = state.after[FRESH, row]
+        following = state.after[row, FRESH]
         r = state.rows[row]
         if r.first_token_pending == 1:  # this step made its first token, so it has no gap yet
             r.first_token_pending = 0
