@@ -26,12 +26,12 @@ STRATEGIES: tuple[Degree, ...] = tuple(
     map(
         parse_degree,
         (
-            "1", "2", "4", "8", "16", "tp4ep", "tp8ep", "dp2", "dp4", "dp8", "tp2dp2", "tp2dp4", "dp8ep", "dp16ep",
-            "dp32ep", "tp2dp8ep",
+            "1", "2", "4", "8", "16", "tp4ep", "tp8ep", "dp2", "dp4", "dp8", "tp2dp2", "tp2dp4", "tp4dp2", "dp8ep",
+            "dp16ep", "dp32ep", "tp2dp8ep", "tp4dp4ep", "tp2dp16ep", "tp4dp16ep",
         ),
     )
 )  # fmt: skip
-"""By tensors alone, experts whole; ranks of one or two GPUs, experts in parts or whole: as many as a pool may list."""
+"""By tensors alone, experts whole; ranks of one, two or four GPUs, experts in parts or whole."""
 PROMPT, ANSWER = 4000, 1000
 """Tokens of the single round: what aiconfigurator takes where nothing is given."""
 TRACE = "ampd/dureader"

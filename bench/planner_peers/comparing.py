@@ -78,7 +78,7 @@ def _comparison(
     osl = traffic.lengths[1]
     most = max(one.tokens_per_s_gpu for one in answers.values())
     rate = most * cell.gpus / osl / traffic.rounds
-    strategies = strategies_for(profile, cell, traffic)
+    strategies = strategies_for(profile, cell, slo, traffic)
     asked = request(cell, slo, traffic, profile, rate=rate, strategies=strategies)
     try:
         mine = plan_for(asked, solver)

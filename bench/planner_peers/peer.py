@@ -115,6 +115,17 @@ def rate(cell: Cell, slo: Slo, traffic: Traffic, kind: LayoutKind, groups: Seque
     return math.nan if held is None else float(held["tokens/s"]) / cell.gpus
 
 
+def prices(cell: Cell, slo: Slo, traffic: Traffic, degree: Degree) -> bool:
+    """Return whether its tables have what workers of a strategy compute, for both phases."""
+    both = PlannedGroup("prefill", degree, 1, POOL), PlannedGroup("decode", degree, 1, POOL)
+    given = {name: value for group in both for name, value in _single(group.role, cell, group).items()}
+    try:
+        _task(cell, slo, traffic, "disaggregated").run_single_disagg(**given, decode_batch_size=BATCHES[0])
+    except _ERRORS:
+        return False
+    return True
+
+
 _ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 """What the package raises where its tables lack something, or a configuration does not fit."""
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.planner_peers import peer
 from bench.planner_peers.cells import ENGINE, Cell, Slo, Traffic
 from bench.planner_peers.peer import LARGEST_BATCH, POOL
 
@@ -21,6 +22,8 @@ from weft_planner.simulation import PolicyChoice
 
 PLANNING_SEED = 1000
 """First of the planner's seeds; judging uses small numbers."""
+MOST_STRATEGIES = 16
+"""As many as a pool may list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,10 @@ def request(
     return request_of(body)
 
 
-def strategies_for(profile: CostProfile, cell: Cell, traffic: Traffic) -> list[Degree]:
-    """Return the strategies that Weft chooses from: those that the tables have and that hold the context."""
-    return [n for n in cell.strategies if n in profile.degrees and profile.longest_context(n) >= traffic.max_model_len]
+def strategies_for(profile: CostProfile, cell: Cell, slo: Slo, traffic: Traffic) -> list[Degree]:
+    """Return the strategies that Weft chooses from: those that both models price and that hold the context."""
+    held = [n for n in cell.strategies if n in profile.degrees and profile.longest_context(n) >= traffic.max_model_len]
+    return [n for n in held if peer.prices(cell, slo, traffic, n)][:MOST_STRATEGIES]
 
 
 def plan_for(asked: Request, solver: Solver) -> PlanAnswer:

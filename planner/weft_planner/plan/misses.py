@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 
 from weft_core.shortfall import Constraint, Remedy, Shortfall
 from weft_planner.evaluation.candidates import Candidate, runnable_policies
-from weft_planner.evaluation.ranking import Evaluation
+from weft_planner.evaluation.ranking import SLACK, Evaluation
 from weft_planner.evaluation.shortlist import Groups, SearchSpace, least_gpus, prune
 from weft_planner.evaluation.slo_units import units_of
 from weft_planner.evaluation.trials import Trials, reading_of
@@ -180,9 +181,11 @@ def _enough_gpus(inputs: PlanInputs, search: LayoutSearch, best: Evaluation) -> 
 
         def holds(groups: Groups, trials: Trials = trials) -> bool:
             tries = [Candidate("disaggregated", groups, policy) for policy in runnable_policies(request)]
-            wanted = 1 + request.headroom if request.objective == "cost" else 1.0
-            shares = trials.attained(tries, request.workload.arrival_rate * wanted, full=True)
-            return any(sum(row) / len(row) >= request.slo.attainment for row in shares)
+            rate = request.workload.arrival_rate * (1 + request.headroom if request.objective == "cost" else 1.0)
+            goal = request.slo.attainment
+            short = trials.attained(tries, rate, sieve=True)
+            likely = [c for c, row in zip(tries, short, strict=True) if row[0] >= goal - SLACK]
+            return any(fmean(row) >= goal for row in trials.attained(likely, rate, full=True))
 
         found = least_gpus(space, holds)
         if found is not None:

@@ -58,6 +58,7 @@ def initial_state(
     rules = rules_of(sample, layout, policy, slo, options)
     params = params_of(policy)
     fleet = workers_of(layout, costs, options)
+    rules["helpers"] = workers if options.changes or fleet["both"].any() else len(layout.prefill)
     prefill = _padded([costs[w.pool].prefill_figures(w.degree) for w in layout.workers], PREFILL_FIELDS)
     step = _padded([costs[w.pool].step_figures(w.degree) for w in layout.workers], STEP_FIELDS)
     if policy.route == "weft":

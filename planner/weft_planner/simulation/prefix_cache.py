@@ -50,9 +50,12 @@ def readable_tokens(state: SimulationState, row: int, present: float) -> float:
 
 @jitable
 def look_up(state: SimulationState, row: int) -> None:
-    """Write for every worker what it has ``cached`` of a round's prompt, and what of it was ever ``sent`` there."""
+    """Write what each worker has ``cached`` of a round's prompt, and what of it was ever ``sent`` there.
+
+    For those that may prefill for others.
+    """
     first = state.sessions[state.rows[row].session].first_row
-    for i in range(state.rules[0].workers):
+    for i in range(state.rules[0].helpers):
         state.cached[i] = state.sent[i] = cached_prefix(state, row, i)
     earlier = row - 1
     while earlier >= first:

@@ -31,8 +31,8 @@ RULES = _record(
     # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
     "caches pull oracle ttl by_value reads_windows reads_order reads_gaps delays itl_statistic ring peaks slots "
-    "workers classes sessions events ticks params prefill_figures step_figures tiers evicts_tokens keeps_ended decide "
-    "choose place",
+    "workers helpers classes sessions events ticks params prefill_figures step_figures tiers evicts_tokens keeps_ended "
+    "decide choose place",
 )
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
 length of the ring of finishing steps, a power of 2; ``ttl``: 1 where idle sessions' KV has a time to live,
@@ -40,8 +40,9 @@ length of the ring of finishing steps, a power of 2; ``ttl``: 1 where idle sessi
 ``prefill_tokens``, ``decode_tokens``: the most tokens of a step of a worker with this role, NO_LIMIT where its engine
 has none; ``tiers``: 1 where engines have memory below the GPUs'; ``evicts_tokens``: 1 where idle
 sessions lose no more of their KV than others need; ``keeps_ended``: 1 where the KV of sessions that ended stays while
-there is room; ``sessions``, ``events``, ``ticks``, ``params``, ``…_figures``: lengths of these tables; ``decide``,
-``choose``, ``place``: addresses of the policies' machine code."""
+there is room; ``helpers``: so many of the workers, from the first on, may prefill for others; ``sessions``, ``events``,
+``ticks``, ``params``, ``…_figures``: lengths of these tables; ``decide``, ``choose``, ``place``: addresses of the
+policies' machine code."""
 
 TOTALS = _record(
     f8="now read_tokens returned_tokens moved_tokens recomputed loaded net_at net_time tick_s rate_from needed_kv "

@@ -179,7 +179,7 @@ def candidates(state: SimulationState, row: int, home: int, present: float, here
     rules = state.rules[0]
     later = state.rows[row].history > 0
     count = 0
-    for i in range(rules.workers):
+    for i in range(rules.helpers):
         w = state.workers[i]
         if i == home or w.draining == 1:
             continue
