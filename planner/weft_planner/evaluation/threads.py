@@ -4,27 +4,23 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 THREADS = min(8, os.cpu_count() or 1)
+CORES: Final = threading.BoundedSemaphore(THREADS)
+"""Held by a simulation while it runs, where tasks share their own work in turn: more at a time only take memory."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_thread = threading.local()
-
 
 def in_threads(task: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """Yield the result for each item, in their order; a task that shares its own work does so within its thread."""
-    if len(items) < 2 or THREADS == 1 or getattr(_thread, "shared", False):
+    """Yield the result for each item, in their order; a task may share its own work, too."""
+    if len(items) < 2 or THREADS == 1:
         yield from map(task, items)
         return
-    pool = ThreadPoolExecutor(THREADS, initializer=_mark_thread)
+    pool = ThreadPoolExecutor(THREADS)
     try:
         yield from pool.map(task, items)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _mark_thread() -> None:
-    _thread.shared = True

@@ -12,7 +12,7 @@ from weft_planner.evaluation import samples
 from weft_planner.evaluation.candidates import Candidate, layout_of
 from weft_planner.evaluation.load_bound import LoadBound
 from weft_planner.evaluation.samples import Drawn, Samples
-from weft_planner.evaluation.threads import in_threads
+from weft_planner.evaluation.threads import CORES, in_threads
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.request.costs import known_model
 from weft_planner.request.engines import compatibility_of, step_limits
@@ -85,7 +85,6 @@ class Trials:
         self.samples = Samples(inputs, known.samples)
         self.load_bound = LoadBound(inputs)
         self._counting = threading.Lock()
-        self._loaded: set[tuple[str, str, str]] = set()
         self.runs = 0
         self.events = 0
 
@@ -146,7 +145,7 @@ class Trials:
         return 0.0 if math.isnan(share) else share
 
     def _each(self, cases: Sequence[Trial], result: Callable[[Outcome], Result]) -> list[Result]:
-        """Simulate cases, in threads but for the first of every policy, which loads or compiles its code."""
+        """Simulate cases in threads."""
         for case in cases:
             self._sample(case)  # drawn here, so that threads only read
 
@@ -154,29 +153,23 @@ class Trials:
             outcome = self._simulate(case)
             return result(outcome), outcome.events
 
-        found: dict[int, tuple[Result, int]] = {}
-        for at, case in enumerate(cases):
-            if _rules(case) not in self._loaded:
-                found[at] = one(case)
-                self._loaded.add(_rules(case))
-        rest = [at for at in range(len(cases)) if at not in found]
-        found.update(zip(rest, in_threads(one, [cases[at] for at in rest]), strict=True))
+        found = list(in_threads(one, cases))
         with self._counting:
             self.runs += len(found)
-            self.events += sum(events for _, events in found.values())
-        return [found[at][0] for at in range(len(cases))]
+            self.events += sum(events for _, events in found)
+        return [of_case for of_case, _ in found]
 
     def _simulate(self, case: Trial) -> Outcome:
-        request = self._request
-        return simulate(
-            self._sample(case),
-            layout_of(self._inputs, case.candidate),
-            self._inputs.profiles,
-            case.candidate.policy,
-            self._slo,
-            options=options_of(request, case.candidate, error=case.error),
-            seed=case.seed,
-        )
+        with CORES:
+            return simulate(
+                self._sample(case),
+                layout_of(self._inputs, case.candidate),
+                self._inputs.profiles,
+                case.candidate.policy,
+                self._slo,
+                options=options_of(self._request, case.candidate, error=case.error),
+                seed=case.seed,
+            )
 
     def _sample(self, case: Trial) -> Sample:
         return self.samples.at(case.rate, case.seed, rounds=case.rounds, steady=case.steady)
@@ -231,9 +224,3 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
     if weft:
         return options
     return replace(options, chunk_limit=LONGEST_CHUNK if by_budget else ENGINE_CHUNK, chunk_fraction=math.inf)
-
-
-def _rules(case: Trial) -> tuple[str, str, str]:
-    """Return the rules whose code a run calls."""
-    policy = case.candidate.policy
-    return policy.route, policy.order, policy.binding

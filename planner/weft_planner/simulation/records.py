@@ -81,7 +81,7 @@ ROWS = _record(
 
 SESSION = _record(
     f8="arrival prefix reserve kv_tokens kv_before gap_s hash below idle_since",
-    i8="first_row rounds slo_class bound moving awaits_kv missed_ttft gaps late_gaps tier below_at",
+    i4="first_row rounds slo_class bound moving awaits_kv missed_ttft gaps late_gaps tier below_at",
 )
 """Per session: ``hash`` is a random number in [0, 1), ``kv_tokens`` its KV on its decode worker, ``moving`` 1 while
 that KV is sent to another worker, ``kv_before`` what it brings there of rounds that the sample does not have,
@@ -114,7 +114,7 @@ first worker of its pool and degree."""
 TIERS = _record(f8="capacity used latency per_token free_at")
 """Per worker and tier below its GPUs' memory, in tokens and seconds; ``free_at``: when the last load from it ends."""
 
-PER_CLASS = _record(i8="late_steps active cached")
+PER_CLASS = _record(i4="late_steps active cached")
 """Per worker and class: steps with a gap over the class's ITL SLO so far, sequences decoding, prefix cached."""
 
 EVENTS = _record(f8="time", i8="sequence kind subject")
