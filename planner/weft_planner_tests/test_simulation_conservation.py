@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft_core.parallelism import batches_of
 from weft_planner.simulation import Change, Layout, Options, PolicyChoice, Worker, inputs, simulate
 from weft_planner.simulation.inputs import initial_state
 from weft_planner.simulation.records import BELOW, KEPT, NEVER_ARRIVED, SERVED, SLOT, TOO_LONG, UNPLACED
@@ -86,7 +87,8 @@ def test_when_all_is_done_nothing_is_left(
 ) -> None:
     sample: Sample = data.draw(samples(1))
     option = with_(base, links=links, ended="free")
-    costs = {"gpu": with_degrees(profile(kv=6000), *DEGREES)}
+    batches = max(batches_of(worker.degree) for worker in layout.workers)  # which share a worker's memory
+    costs = {"gpu": with_degrees(profile(kv=6000 * batches), *DEGREES)}
     end = initial_state(sample, layout.of_batches(), costs, policy, ONE_CLASS, options=option, seed=3)
     run_events(end, policy, option)
     workers = end.workers
