@@ -487,7 +487,7 @@ bench-roles: setup ## Let long prompts and long answers take turns on full nodes
 	@$(PY) -m bench.roles $(BENCH_ARGS)
 
 .PHONY: bench-planner-peers
-bench-planner-peers: $(VENV)/planner-peers/.installed ## Hold plans to those of NVIDIA's aiconfigurator on the same tables and write bench/planner_peers/RESULTS.md (10 minutes; BENCH_ARGS=--quick: 3)
+bench-planner-peers: $(VENV)/planner-peers/.installed ## Hold plans to those of NVIDIA's aiconfigurator on the same tables and write bench/planner_peers/RESULTS.md (10 minutes; BENCH_ARGS=--quick: 5)
 	@OMP_NUM_THREADS=1 $(PY) -m bench.planner_peers --packages $(VENV)/planner-peers $(BENCH_ARGS)
 
 .PHONY: silicon-profiles
