@@ -99,3 +99,14 @@ def test_layouts_of_the_other_objective_follow_from_what_the_plan_knows() -> Non
 
 def test_without_a_plan_nothing_is_known_of_another_objective() -> None:
     assert rank_for_other_objective(request(), KnownRuns(), count=2) == []
+
+
+def test_a_run_at_a_lower_rate_shows_that_a_layout_misses() -> None:
+    inputs = prepare_inputs(request())
+    one, other = (Candidate("disaggregated", (PlannedGroup("decode", 8, n, "h20"),), PolicyChoice()) for n in (1, 2))
+    trials = Trials(inputs, KnownRuns(attained={(one.key, 2.0, 0, 100): 0.5}))
+    assert trials.known_to_miss(one, 2.0, 0.8)
+    assert trials.known_to_miss(one, 3.0, 0.8)
+    assert not trials.known_to_miss(one, 1.0, 0.8)
+    assert not trials.known_to_miss(one, 2.0, 0.4)
+    assert not trials.known_to_miss(other, 3.0, 0.8)
