@@ -141,10 +141,9 @@ def end_ranks(state: SimulationState, first: int, now: float) -> None:
         rank += 1
 
 
-@entry
-def run(addresses: Numbers) -> None:
-    """Take events until none is left or allowed; the argument says where the tables of the state are."""
-    state = state_at(addresses)
+@jitable
+def take_events(state: SimulationState) -> None:
+    """Take events until none is left or allowed."""
     totals = state.totals[0]
     while totals.heap > 0 and totals.error == 0 and totals.events < totals.event_limit:
         now, kind, subject = pop(state)
@@ -155,3 +154,12 @@ def run(addresses: Numbers) -> None:
         else:
             handle(state, kind, subject, now)
             continue_workers(state, now)
+
+
+@entry
+def run(addresses: Numbers) -> None:
+    """Run a simulation; the argument says where the tables of its state are.
+
+    It calls one function only: what a function with a Python wrapper calls is compiled once more for it.
+    """
+    take_events(state_at(addresses))

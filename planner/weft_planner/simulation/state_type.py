@@ -3,7 +3,8 @@
 Numba hands arrays to functions as seven figures each and counts their references; with two dozen arrays in some eighty
 functions that is most of the work of compiling, and none of it is needed: the arrays live as long as the run. Here
 ``state.rows[row]`` loads a base address and adds an offset. The addresses stand in one array of integers, two for each
-table: where it begins, and how many columns it has (0: it has one dimension). Bounds are not checked.
+table: where it begins, and how many columns it has (0: it has one dimension). Bounds are not checked. Integers are
+64 bits wide in compiled code, however they are stored: a function is compiled for every set of its arguments' types.
 """
 
 import importlib
@@ -22,6 +23,7 @@ _arrays = importlib.import_module("numba.np.arrayobj")
 _ir = importlib.import_module("llvmlite.ir")
 
 _WORD = _ir.IntType(64)
+_STORED = {"<i4": _ir.IntType(32), "<i8": _WORD, "<f8": _ir.DoubleType()}
 
 
 class _StateType(_types.Opaque):  # type: ignore[misc, name-defined]
@@ -29,23 +31,35 @@ class _StateType(_types.Opaque):  # type: ignore[misc, name-defined]
         super().__init__("weft_state")
 
 
-class _TableType(_types.Opaque):  # type: ignore[misc, name-defined]
-    """One table: its place in the state, and what an element is, a record or a number."""
+class _RecordType(_types.Opaque):  # type: ignore[misc, name-defined]
+    """A record of a table, by its address."""
 
-    def __init__(self, place: int, element: Any) -> None:
+    def __init__(self, dtype: np.dtype[np.void]) -> None:
+        self.dtype = dtype
+        super().__init__(f"weft_record({dtype})")
+
+
+class _TableType(_types.Opaque):  # type: ignore[misc, name-defined]
+    """One table: its place in the state, and what an element is, stored and read."""
+
+    def __init__(self, place: int, dtype: np.dtype[Any]) -> None:
         self.place = place
-        self.element = element
-        super().__init__(f"weft_table({place}, {element})")
+        self.dtype = dtype
+        self.element = _RecordType(dtype) if dtype.fields else _wide(dtype)
+        super().__init__(f"weft_table({place}, {dtype})")
+
+
+def _wide(dtype: np.dtype[Any]) -> Any:
+    """Return the type of a stored number in compiled code."""
+    return _types.int64 if dtype.kind == "i" else _types.float64
 
 
 _extending.register_model(_StateType)(_extending.models.OpaqueModel)
+_extending.register_model(_RecordType)(_extending.models.OpaqueModel)
 _extending.register_model(_TableType)(_extending.models.OpaqueModel)
 
 _STATE = _StateType()
-_TABLES = {
-    name: _TableType(place, numba.from_dtype(np.dtype(TABLES[name][0])))
-    for place, name in enumerate(SimulationState._fields)
-}
+_TABLES = {name: _TableType(place, np.dtype(TABLES[name][0])) for place, name in enumerate(SimulationState._fields)}
 
 
 def addresses(state: SimulationState) -> Numbers:
@@ -138,13 +152,49 @@ def _word(builder: Any, state: Any, at: int) -> Any:
     return loaded
 
 
-def _address(context: Any, builder: Any, table: Any, state: Any, places: list[Any]) -> Any:
+def _address(builder: Any, table: Any, state: Any, places: list[Any]) -> Any:
     """Return the address of an element: base + size x (row x columns + column)."""
     offset = places[0]
     if len(places) == 2:
         offset = builder.add(builder.mul(offset, _word(builder, state, 2 * table.place + 1)), places[1])
-    size = context.get_abi_sizeof(context.get_data_type(table.element))
-    return builder.add(_word(builder, state, 2 * table.place), builder.mul(offset, _WORD(size)))
+    return builder.add(_word(builder, state, 2 * table.place), builder.mul(offset, _WORD(table.dtype.itemsize)))
+
+
+def _load(builder: Any, address: Any, dtype: np.dtype[Any]) -> Any:
+    """Load a stored number, an integer as one of 64 bits."""
+    loaded = builder.load(builder.inttoptr(address, _STORED[dtype.str].as_pointer()))
+    return loaded if dtype.itemsize == 8 else builder.sext(loaded, _WORD)
+
+
+def _store(builder: Any, address: Any, dtype: np.dtype[Any], value: Any) -> None:
+    """Store a number as its table or record has it."""
+    stored = value if dtype.itemsize == 8 else builder.trunc(value, _STORED[dtype.str])
+    builder.store(stored, builder.inttoptr(address, _STORED[dtype.str].as_pointer()))
+
+
+@_templates.infer_getattr
+class _RecordAttributes(_templates.AttributeTemplate):  # type: ignore[misc, name-defined]
+    key = _RecordType
+
+    def generic_resolve(self, record: Any, name: str) -> Any:
+        return _wide(record.dtype[name]) if name in record.dtype.names else None
+
+
+def _field(builder: Any, record: Any, value: Any, name: str) -> tuple[Any, np.dtype[Any]]:
+    """Return the address of a record's field, and how it is stored."""
+    dtype, offset = record.dtype.fields[name][:2]
+    return builder.add(builder.ptrtoint(value, _WORD), _WORD(offset)), dtype
+
+
+@_extending.lower_getattr_generic(_RecordType)  # type: ignore[untyped-decorator]
+def _record_attribute(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:  # noqa: ARG001
+    return _load(builder, *_field(builder, kind, value, name))
+
+
+@_extending.lower_setattr_generic(_RecordType)  # type: ignore[untyped-decorator]
+def _set_record_attribute(context: Any, builder: Any, signature: Any, arguments: Any, name: str) -> Any:  # noqa: ARG001
+    record, value = arguments
+    _store(builder, *_field(builder, signature.args[0], record, name), value)
 
 
 def _places(builder: Any, index: Any, value: Any) -> list[Any]:
@@ -159,30 +209,30 @@ def _places(builder: Any, index: Any, value: Any) -> list[Any]:
 @_extending.lower_builtin(operator.getitem, _TableType, _types.UniTuple)  # type: ignore[untyped-decorator]
 def _get(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     table, index = signature.args
-    address = _address(context, builder, table, arguments[0], _places(builder, index, arguments[1]))
-    if isinstance(table.element, _types.Record):
+    address = _address(builder, table, arguments[0], _places(builder, index, arguments[1]))
+    if table.dtype.fields:
         return builder.inttoptr(address, context.get_value_type(table.element))
-    return builder.load(builder.inttoptr(address, context.get_data_type(table.element).as_pointer()))
+    return _load(builder, address, table.dtype)
 
 
 @_extending.lower_builtin(operator.setitem, _TableType, _types.Integer, _types.Number)  # type: ignore[untyped-decorator]
 @_extending.lower_builtin(operator.setitem, _TableType, _types.UniTuple, _types.Number)  # type: ignore[untyped-decorator]
 def _set(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     table, index, _ = signature.args
-    address = _address(context, builder, table, arguments[0], _places(builder, index, arguments[1]))
-    builder.store(arguments[2], builder.inttoptr(address, context.get_data_type(table.element).as_pointer()))
+    address = _address(builder, table, arguments[0], _places(builder, index, arguments[1]))
+    _store(builder, address, table.dtype, arguments[2])
     return context.get_dummy_value()
 
 
 @_extending.intrinsic  # type: ignore[untyped-decorator]
 def _vector(typing: Any, table: Any, row: Any, length: Any) -> Any:  # noqa: ARG001 - numba's protocol
-    array_type = _types.Array(table.element, 1, "C")
+    array_type = _types.Array(numba.from_dtype(table.dtype), 1, "C")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         state, place, count = arguments
-        address = _address(context, builder, table, state, [place, _WORD(0)])
+        address = _address(builder, table, state, [place, _WORD(0)])
         array = _arrays.make_array(array_type)(context, builder)
-        size = _WORD(context.get_abi_sizeof(context.get_data_type(table.element)))
+        size = _WORD(table.dtype.itemsize)
         _arrays.populate_array(
             array,
             data=builder.inttoptr(address, array.data.type),
