@@ -15,7 +15,7 @@ from weft_mock.engine import Engine
 from weft_mock.server import EngineServer
 
 MODEL = "test/model"
-PATIENCE = 5.0
+PATIENCE = 20.0
 
 
 def profile(*, decode: float = 0.001, kv_capacity: int = 4096) -> CostProfile:

@@ -363,8 +363,8 @@ async def test_transfers_take_the_profile_s_time() -> None:
 
 
 async def test_cancels_at_any_point_leave_no_block_behind() -> None:
-    p_config = config(engine_id="p", role="prefill", lease_seconds=2.0, kv_capacity=16384)
-    d_config = config(engine_id="d", role="decode", ttl_seconds=2.0, kv_capacity=16384)
+    p_config = config(engine_id="p", role="prefill", lease_seconds=6.0, kv_capacity=16384)
+    d_config = config(engine_id="d", role="decode", ttl_seconds=6.0, kv_capacity=16384)
     async with engines(p_config, d_config) as (p, d):
 
         async def session(number: int) -> None:
