@@ -313,6 +313,17 @@ def test_the_first_look_at_a_rise_does_not_stand_for_a_minute() -> None:
     assert kept(decide(replan_inputs(unsure, found.record))).reason == "ReplanFailed"
 
 
+def test_a_plan_made_in_the_middle_of_a_change_is_followed_by_the_next_after_seconds() -> None:
+    record = changed(decide(replan_inputs(BUSY, answer=Planned(plan=plan_for(4, rate=1.8), profile=FLAT))))
+    assert record.baseline.judged == {"rate": 1.8}
+    grown = [*BUSY, *(look(300.0 + 10 * k, 3.6) for k in range(1, 13))]
+    assert isinstance(decide(replan_inputs(grown, record, cooldown="0s")), AskPlanner), "a minute has not passed"
+    again = kept(decide(replan_inputs(grown, record)))
+    assert (again.reason, again.requeue_after) == ("Cooldown", 480.0), "the cooldown of the spec applies to all"
+    of_all = replace(record, baseline=replace(record.baseline, judged={"rate": 3.6}, judged_at=at(400)))
+    assert kept(decide(replan_inputs(grown, of_all, cooldown="0s"))).requeue_after == 40.0, "the same question again"
+
+
 def test_the_same_plan_is_renewed_for_the_traffic_that_is_seen() -> None:
     now = replan_inputs(BUSY, answer=Planned(plan=plan_for(2, rate=1.8), profile=FLAT))
     found = kept(decide(now))

@@ -120,6 +120,7 @@ def approve(record: PlanRecord, spec: DisaggInferenceServiceSpec, *, now: dateti
             cause=proposal.cause if proposal.request_hash == record.request_hash else "",
             changed_at=now,
             judged_at=now,
+            judged=judged_traffic(proposal.workload or {}),
             approved=proposal.hash,
             rolled_back=record.baseline.rolled_back,
         ),
