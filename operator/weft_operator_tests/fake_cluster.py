@@ -21,7 +21,8 @@ from weft_operator.api.objects import (
     name_of,
 )
 from weft_operator.api.secret_references import SecretReference
-from weft_operator.api.worker_group import GROUP_KIND
+from weft_operator.api.status import Status
+from weft_operator.api.worker_group import GROUP_KIND, WorkerGroupStatus
 from weft_operator.errors import OperatorError
 from weft_operator.kube.diff import Action, Apply, Relabel, Scale, content_hash
 from weft_operator.kube.events import Event
@@ -136,6 +137,7 @@ class FakeCluster:
         group = self.objects[group_object(key)]
         assert version == group["metadata"].get("resourceVersion", "")
         self.group_writes += 1
+        WorkerGroupStatus.model_validate(status)  # the API server refuses fields that the schema does not declare
         group["status"] = _copied(status)
 
     async def read_capacity(self, pools: Sequence[Pool], _key: ServiceKey) -> NodeCapacity | None:
@@ -186,6 +188,7 @@ class FakeCluster:
     async def write_status(self, _key: ServiceKey, status: dict[str, Any], *, version: str) -> None:
         assert version == self.service["metadata"].get("resourceVersion", "")
         self.status_writes += 1
+        Status.model_validate(status)
         self.service["status"] = _copied(status)
 
     async def post_event(self, key: ServiceKey, uid: str, event: Event) -> None:

@@ -5,13 +5,17 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
-from weft_core.plan import Alternative, Prediction
+from weft_core.plan import Alternative, Plan, Prediction
+from weft_core.shortfall import Remedy, Shortfall
+from weft_core_tests.property_tests import examples
+from weft_core_tests.test_plan import plans
 from weft_operator.api.conditions import ConditionValue
-from weft_operator.api.status import Status
+from weft_operator.api.status import PlanStatus, Status
 from weft_operator.status.conditions import build_status
 from weft_operator.status.events import status_events
-from weft_operator.status.plan_status import plan_diff
+from weft_operator.status.plan_status import plan_diff, plan_status
 from weft_operator.status.results import PlanResult, ServiceResult
 from weft_operator.workers.fleet import Worker
 from weft_operator.workers.readiness import (
@@ -341,6 +345,19 @@ def test_without_pickers_the_status_says_what_the_gateway_does(mode: str, words:
     assert [one.type for one in status_events({}, started, actions=()) if one.reason == "EndpointPickerNotReady"] == [
         "Normal"
     ], "a service that was never ready starts"
+
+
+@settings(max_examples=examples(100))
+@given(plans())
+def test_whatever_a_plan_has_is_declared_in_the_schema(made: Plan) -> None:
+    """The API server refuses a whole status for one field that the schema does not declare."""
+    PlanStatus.model_validate(plan_status(dataclasses.replace(record(), plan=made)))
+
+
+def test_what_would_hold_the_slo_is_in_the_words_of_a_manifest() -> None:
+    shortfall = Shortfall("itl", "too slow", 1.0, 0.05, 24, (Remedy("slo.itl", 0.0412), Remedy("capacity.gpus", 24)))
+    shown = plan_status(dataclasses.replace(record(), plan=dataclasses.replace(plan(), shortfall=shortfall)))
+    assert shown["shortfall"]["remedies"] == ["spec.slo.itl: 41.2ms", "spec.capacity.gpus: 24"]
 
 
 def test_figures_of_two_plans_stand_side_by_side_only_at_the_same_traffic() -> None:

@@ -145,6 +145,8 @@ class Policy(ApiModel):
     """Binding of sessions to decode workers."""
     chunked: bool
     """Whether local prefills run in chunks beside decode steps."""
+    chunk_share: float | None = None
+    """Share of the ITL SLO that a step with such a chunk may take; absent for the default."""
 
 
 class SloThresholds(ApiModel):
@@ -167,6 +169,8 @@ class Shortfall(ApiModel):
     """The nearest SLO that these GPUs can meet."""
     least_gpus: int | None = None
     """GPUs that would meet the SLO."""
+    remedies: Annotated[list[Text] | None, Field(max_length=16)] = None
+    """Changes to the service of which one is enough, such as "spec.slo.ttft: 850ms"."""
 
 
 class Validity(ApiModel):

@@ -10,8 +10,10 @@ from weft_core.prediction import Prediction
 from weft_operator.api.objects import timestamp
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_summary import MAX_MESSAGE, made_from, plan_summary
+from weft_planner.tables.remedies import step
 
 MAX_NOTES = 16
+"""Also of remedies."""
 MAX_LINES = 32
 _DIGITS = 6
 
@@ -21,6 +23,8 @@ def plan_status(record: PlanRecord) -> dict[str, Any]:
     plan = record.plan
     body = plan_to_json(plan)
     del body["alternatives"]
+    if plan.shortfall is not None:
+        body["shortfall"]["remedies"] = [step(remedy)[:MAX_MESSAGE] for remedy in plan.shortfall.remedies[:MAX_NOTES]]
     shown: dict[str, Any] = _shown(body)
     for text in ("reason", "sloReading"):
         shown[text] = str(body[text])[:MAX_MESSAGE]
