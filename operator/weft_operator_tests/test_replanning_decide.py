@@ -108,6 +108,17 @@ def test_the_planner_is_asked_for_what_is_seen_with_its_shapes() -> None:
     )
 
 
+def test_more_is_planned_for_the_lengths_of_the_fast_window_and_less_for_those_of_the_whole_one() -> None:
+    lately = {"decode": spread(560.0), "first_prompt": spread(400.0)}
+    more = decide(replan_inputs([*BUSY, look(310.0, 1.8, lately=lately)]))
+    assert isinstance(more, AskPlanner)
+    asked = more.replan_request.workload
+    assert [asked[name]["mean"] for name in ("decode", "firstPrompt", "increment")] == [560.0, 400.0, 800.0]
+    less = decide(replan_inputs([*QUIET, look(1910.0, 0.2, lately=lately)]))
+    assert isinstance(less, AskPlanner)
+    assert less.replan_request.workload["decode"]["mean"] == 280.0
+
+
 def test_less_is_planned_for_the_highest_rate_of_the_quiet_time() -> None:
     decision = decide(replan_inputs([*QUIET[:20], look(200.0, 0.3), *QUIET[21:]]))
     assert isinstance(decision, AskPlanner)

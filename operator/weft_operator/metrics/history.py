@@ -243,8 +243,7 @@ def _numbers(observation: Observation) -> bool:
         return False
     figures: list[float | None] = [load.session_rate, load.round_rate, load.refused_rate, float(load.sessions)]
     figures.append(load.sessions_lately)
-    for name in FIGURES:
-        spread: Spread | None = getattr(load, name)
+    for spread in (*(getattr(load, name) for name in FIGURES), *load.lengths_lately.values()):
         if spread is not None:
             figures += [
                 spread.mean,

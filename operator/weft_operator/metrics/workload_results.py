@@ -6,6 +6,12 @@ from weft_operator.metrics.histogram import rounds_of_sessions, spread
 from weft_operator.metrics.observation import NoMetricsError, ObservedWorkload, Spread
 from weft_operator.metrics.series import Series, buckets_of, sum_of
 
+_LENGTHS = {
+    "first_prompt": "weft_router_increment_tokens",
+    "increment": "weft_router_increment_tokens",
+    "decode": "weft_router_decode_tokens",
+}
+
 
 def workload_of(found: Sequence[Series], seconds: float) -> ObservedWorkload:
     """Return the workload; rates are over the ``seconds`` of the window that have samples.
@@ -26,17 +32,20 @@ def workload_of(found: Sequence[Series], seconds: float) -> ObservedWorkload:
         ("increment", "weft_router_increment_tokens of later rounds", later),
     ):
         _agree(metric, max(buckets_of(found, figure).values(), default=0.0), expected)
+    lengths = {name: _spread(found, name, metric) for name, metric in _LENGTHS.items()}
+    lately = {name: _spread(found, f"{name}_lately", metric) for name, metric in _LENGTHS.items()}
     return ObservedWorkload(
         session_rate=first_arrived / seconds,
         round_rate=(first_arrived + later_arrived) / seconds,
         refused_rate=sum_of(found, "refused") / seconds,
         sessions=round(first_arrived),
         rounds=rounds_of_sessions("weft_router_round_index", index),
-        first_prompt=_spread(found, "first_prompt", "weft_router_increment_tokens"),
-        increment=_spread(found, "increment", "weft_router_increment_tokens"),
-        decode=_spread(found, "decode", "weft_router_decode_tokens"),
+        first_prompt=lengths["first_prompt"],
+        increment=lengths["increment"],
+        decode=lengths["decode"],
         gap_s=_spread(found, "gap", "weft_router_round_gap_seconds"),
         sessions_lately=next((round(one.value) for one in found if one.figure == "arrivals_lately"), None),
+        lengths_lately={name: spread for name, spread in lately.items() if spread is not None},
     )
 
 

@@ -21,7 +21,7 @@ from weft_operator.replanning.comparison import no_gain, same_rules, same_worker
 from weft_operator.replanning.drift import DetectedDrift, detect_drifts, holds_workers
 from weft_operator.replanning.drift_report import has_grown, has_risen, judged_traffic
 from weft_operator.replanning.rollback import still_held
-from weft_operator.replanning.workload import observed_workload, stored
+from weft_operator.replanning.workload import observed_workload, stored, with_recent_lengths
 
 UNMEASURED: tuple[UnavailableReason, ...] = ("NotConfigured", "NotYetObserved", "TooFewSamples")
 """Reasons for missing metrics that are no fault: none are configured, or too few were collected yet."""
@@ -278,6 +278,7 @@ def _cooldown(now: ReplanInputs, drifts: Sequence[DetectedDrift]) -> KeepPlan | 
 def _replan_request(now: ReplanInputs, seen: Observation, drifts: tuple[DetectedDrift, ...]) -> ReplanRequest:
     """Return the request: for the highest rate of the window, or of ``shrinkAfter`` where less traffic arrives.
 
+    Lengths that surely changed are those of the fast window, unless all drifts allow a smaller plan.
     Triggers ask for more than that rate: the workers carry more than they are to.
     """
     settings = now.spec.planning.drift
@@ -290,6 +291,8 @@ def _replan_request(now: ReplanInputs, seen: Observation, drifts: tuple[Detected
     known = None if newest is None else newest.figures.get("rounds")
     if load.rounds is not None and known is not None:
         load = replace(load, rounds=replace(load.rounds, mean=known.value))
+    if more:
+        load = with_recent_lengths(load, min_samples=settings.min_samples)
     # A span without a session means a rate below one per span, not a rate of 0.
     growth = max(drift.growth for drift in drifts)
     rate = max(now.history.peak_rate(span) or 0.0, 1 / span) * growth

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from weft_core.plan import content_hash
 from weft_core.validity import Validity
+from weft_operator.metrics.history import CONFIDENCE
 from weft_operator.metrics.observation import ObservedWorkload, Spread
 
 Json = Mapping[str, Any]
@@ -51,6 +53,23 @@ def observed_workload(
     if isinstance(prior.get("classes"), list):
         body["classes"] = [_scaled(item, scaling) for item in prior["classes"]]
     return _with_shorter_prefixes(body)
+
+
+def with_recent_lengths(load: ObservedWorkload, *, min_samples: int) -> ObservedWorkload:
+    """Return a workload with the lengths of the fast window where these surely differ from those of the whole one.
+
+    After a change the whole window is a mixture of both kinds of traffic, and a plan for it is right for neither.
+    """
+
+    def length(name: str) -> Spread | None:
+        whole: Spread | None = getattr(load, name)
+        recent = load.lengths_lately.get(name)
+        if whole is None or recent is None or recent.count < min_samples:
+            return whole
+        error = max(whole.sd, recent.sd) / math.sqrt(recent.count)
+        return recent if abs(recent.mean - whole.mean) > CONFIDENCE * error else whole
+
+    return replace(load, first_prompt=length("first_prompt"), increment=length("increment"), decode=length("decode"))
 
 
 def stored(workload: Json) -> dict[str, Any]:

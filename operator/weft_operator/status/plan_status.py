@@ -23,9 +23,9 @@ def plan_status(record: PlanRecord) -> dict[str, Any]:
     plan = record.plan
     body = plan_to_json(plan)
     del body["alternatives"]
-    if plan.shortfall is not None:
-        body["shortfall"]["remedies"] = [step(remedy)[:MAX_MESSAGE] for remedy in plan.shortfall.remedies[:MAX_NOTES]]
     shown: dict[str, Any] = _shown(body)
+    if plan.shortfall is not None and plan.shortfall.remedies:
+        shown["shortfall"]["remedies"] = [step(one)[:MAX_MESSAGE] for one in plan.shortfall.remedies[:MAX_NOTES]]
     for text in ("reason", "sloReading"):
         shown[text] = str(body[text])[:MAX_MESSAGE]
     shown["madeFrom"] = made_from(record.baseline.workload)
