@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from weft_core.plan import Alternative, Plan, Prediction
+from weft_core.plan import Alternative, Plan, Prediction, plan_from_json, plan_to_json
 from weft_core.shortfall import Remedy, Shortfall
 from weft_core_tests.property_tests import examples
 from weft_core_tests.test_plan import plans
@@ -355,9 +355,21 @@ def test_whatever_a_plan_has_is_declared_in_the_schema(made: Plan) -> None:
 
 
 def test_what_would_hold_the_slo_is_in_the_words_of_a_manifest() -> None:
-    shortfall = Shortfall("itl", "too slow", 1.0, 0.05, 24, (Remedy("slo.itl", 0.0412), Remedy("capacity.gpus", 24)))
+    shortfall = Shortfall(
+        "itl",
+        "too slow",
+        1.0,
+        0.05,
+        24,
+        (Remedy("slo.itl", 0.0412), Remedy("capacity.gpus", 24), Remedy("budgetPerHour", None)),
+    )
     shown = plan_status(dataclasses.replace(record(), plan=dataclasses.replace(plan(), shortfall=shortfall)))
-    assert shown["shortfall"]["remedies"] == ["spec.slo.itl: 41.2ms", "spec.capacity.gpus: 24"]
+    assert shown["shortfall"]["remedies"] == [
+        {"path": "spec.slo.itl", "value": "41.2ms"},
+        {"path": "spec.capacity.gpus", "value": "24"},
+        {"path": "spec.planning.budgetPerHour"},
+    ]
+    assert plan_from_json({**plan_to_json(plan()), **shown}).shortfall is not None, "the status can be read as a plan"
 
 
 def test_figures_of_two_plans_stand_side_by_side_only_at_the_same_traffic() -> None:

@@ -158,6 +158,15 @@ class SloThresholds(ApiModel):
     """Inter-token latency."""
 
 
+class Remedy(ApiModel):
+    """A change to the service after which its SLO would be met."""
+
+    path: ShortText
+    """The field, such as spec.slo.ttft."""
+    value: Text | None = None
+    """Its value; absent: leave the field out."""
+
+
 class Shortfall(ApiModel):
     """Why the SLO is missed and what would be enough."""
 
@@ -169,8 +178,8 @@ class Shortfall(ApiModel):
     """The nearest SLO that these GPUs can meet."""
     least_gpus: int | None = None
     """GPUs that would meet the SLO."""
-    remedies: Annotated[list[Text] | None, Field(max_length=16)] = None
-    """Changes to the service of which one is enough, such as "spec.slo.ttft: 850ms"."""
+    remedies: Annotated[list[Remedy] | None, Field(max_length=16)] = None
+    """Changes to the service of which one is enough."""
 
 
 class Validity(ApiModel):

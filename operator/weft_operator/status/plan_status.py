@@ -10,7 +10,7 @@ from weft_core.prediction import Prediction
 from weft_operator.api.objects import timestamp
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_summary import MAX_MESSAGE, made_from, plan_summary
-from weft_planner.tables.remedies import step
+from weft_planner.tables.remedies import change
 
 MAX_NOTES = 16
 """Also of remedies."""
@@ -25,7 +25,10 @@ def plan_status(record: PlanRecord) -> dict[str, Any]:
     del body["alternatives"]
     shown: dict[str, Any] = _shown(body)
     if plan.shortfall is not None and plan.shortfall.remedies:
-        shown["shortfall"]["remedies"] = [step(one)[:MAX_MESSAGE] for one in plan.shortfall.remedies[:MAX_NOTES]]
+        steps = (change(remedy) for remedy in plan.shortfall.remedies[:MAX_NOTES])
+        shown["shortfall"]["remedies"] = [
+            {"path": path, **({} if value is None else {"value": value[:MAX_MESSAGE]})} for path, value in steps
+        ]
     for text in ("reason", "sloReading"):
         shown[text] = str(body[text])[:MAX_MESSAGE]
     shown["madeFrom"] = made_from(record.baseline.workload)

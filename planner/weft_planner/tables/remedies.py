@@ -10,16 +10,22 @@ BINDING = {"ttft": "TTFT binds", "itl": "ITL binds", "gpus": "GPUs bind", "budge
 _THRESHOLDS = ("slo.ttft", "slo.itl")
 
 
-def step(remedy: Remedy) -> str:
-    """Return one change to a manifest; thresholds are rounded up, so that they still hold."""
+def change(remedy: Remedy) -> tuple[str, str | None]:
+    """Return a field of a manifest and its new value, None to leave it out; thresholds are rounded up, so they hold."""
     name, value = field(remedy.path), remedy.value
     if value is None:
-        return f"leave {name} out"
+        return name, None
     if remedy.path in _THRESHOLDS and isinstance(value, int | float):
-        return f"{name}: {duration(value)}"
+        return name, duration(value)
     if isinstance(value, float):
-        return f"{name}: {value:.6g}"
-    return f"{name}: [{', '.join(map(str, value))}]" if isinstance(value, list) else f"{name}: {value}"
+        return name, f"{value:.6g}"
+    return name, f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
+
+
+def step(remedy: Remedy) -> str:
+    """Return one change to a manifest in words."""
+    name, value = change(remedy)
+    return f"leave {name} out" if value is None else f"{name}: {value}"
 
 
 def duration(seconds: float) -> str:
