@@ -35,7 +35,7 @@ MODULES = (
     "weft_router/roles/{gateway,gateway_relay,prompt_list,standalone}",
     "weft_router/picker/{app,relay,transport}",
     "weft_router/rounds/{accounting,decode_executor,decode_service,dual_dispatch,hedged_prefill,prefill_service,remote_prefill}",
-    "weft_router/rounds/{message_writer,regeneration_writer,request_log,response_relay,response_writer}",
+    "weft_router/rounds/{message_writer,regeneration_writer,request_log,response_relay,response_writer,round_builder}",
     "weft_router/routing/{binding_policies,canary,class_policies,fresh_queues,in_flight_prefills,policy}",
     "weft_router/routing/{prefill_workers,prefix_cache_ages,prefix_placement,route_selector,session_placer}",
     "weft_router/sessions/{round,round_request,session,session_import,session_recognizer,session_table}",

@@ -163,8 +163,8 @@ class Prometheus:
             found.append(_row(f"{figure}_sum", 210.0 * count))
         later_fast = fast - fast / ROUNDS_OF_A_SESSION
         for figure, count in (("first_prompt", fast - later_fast), ("increment", later_fast), ("decode", fast)):
-            found += [_row(f"{figure}_lately", share * count, le=_le(bound)) for bound, share in LENGTHS.items()]
-            found.append(_row(f"{figure}_lately_sum", 210.0 * count))
+            found += [_row(f"{figure}_fast", share * count, le=_le(bound)) for bound, share in LENGTHS.items()]
+            found.append(_row(f"{figure}_fast_sum", 210.0 * count))
         found.append(_row("index_sum", 2.5 * grown))
         for objective in ("round", "ttft", "itl"):
             for outcome, share in (("good", self.good), ("bad", 1 - self.good)):

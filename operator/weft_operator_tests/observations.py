@@ -64,7 +64,7 @@ def look(seconds: float, rate: float = 0.6, *, sessions: int | None = None, **pa
         round_rate=5 * rate,
         refused_rate=parts.pop("refused", 0.0),
         sessions=round(rate * WINDOW_S) if sessions is None else sessions,
-        lengths_lately=parts.pop("lately", {}),
+        fast_lengths=parts.pop("fast_lengths", {}),
         **{**figures, **known},
     )
     sessions_ended: Tally = parts.pop("ended", Tally())

@@ -273,8 +273,8 @@ async def test_rounds_that_two_jobs_scrape_are_counted_once(
     assert found.slo is not None
     assert found.workload.sessions == 30
     assert found.workload.sessions_lately == 30
-    lately = found.workload.lengths_lately
-    assert {name: (spread.count, spread.mean) for name, spread in lately.items()} == {
+    fast = found.workload.fast_lengths
+    assert {name: (spread.count, spread.mean) for name, spread in fast.items()} == {
         "first_prompt": (30, 1000.0), "increment": (30, 300.0), "decode": (60, 100.0),
     }  # fmt: skip
     assert found.workload.rounds is not None

@@ -108,13 +108,13 @@ def test_the_planner_is_asked_for_what_is_seen_with_its_shapes() -> None:
     )
 
 
-def test_more_is_planned_for_the_lengths_of_the_fast_window_and_less_for_those_of_the_whole_one() -> None:
-    lately = {"decode": spread(560.0), "first_prompt": spread(400.0)}
-    more = decide(replan_inputs([*BUSY, look(310.0, 1.8, lately=lately)]))
+def test_more_is_planned_for_longer_lengths_of_the_fast_window_and_less_for_those_of_the_whole_one() -> None:
+    fast = {"decode": spread(560.0), "first_prompt": spread(400.0)}
+    more = decide(replan_inputs([*BUSY, look(310.0, 1.8, fast_lengths=fast)]))
     assert isinstance(more, AskPlanner)
     asked = more.replan_request.workload
-    assert [asked[name]["mean"] for name in ("decode", "firstPrompt", "increment")] == [560.0, 400.0, 800.0]
-    less = decide(replan_inputs([*QUIET, look(1910.0, 0.2, lately=lately)]))
+    assert [asked[name]["mean"] for name in ("decode", "firstPrompt", "increment")] == [560.0, 1000.0, 800.0]
+    less = decide(replan_inputs([*QUIET, look(1910.0, 0.2, fast_lengths=fast)]))
     assert isinstance(less, AskPlanner)
     assert less.replan_request.workload["decode"]["mean"] == 280.0
 
@@ -333,6 +333,24 @@ def test_a_plan_made_in_the_middle_of_a_change_is_followed_by_the_next_after_sec
     assert (again.reason, again.requeue_after) == ("Cooldown", 480.0), "the cooldown of the spec applies to all"
     of_all = replace(record, baseline=replace(record.baseline, judged={"rate": 3.6}, judged_at=at(400)))
     assert kept(decide(replan_inputs(grown, of_all, cooldown="0s"))).requeue_after == 40.0, "the same question again"
+
+
+def test_shorter_lengths_are_another_question_while_more_is_needed() -> None:
+    refused = kept(decide(replan_inputs(BUSY, answer=Refused("OverBudget", "it costs too much")))).record
+    mixture = replace(refused.baseline, judged={"rate": 1.8, "first_prompt": 2000.0}, judged_at=at(300))
+    steady = [*BUSY, *(look(300.0 + 10 * k, 1.8) for k in range(1, 3))]
+    assert isinstance(decide(replan_inputs(steady, replace(refused, baseline=mixture))), AskPlanner)
+    same = replace(mixture, judged={"rate": 1.8, "first_prompt": 1100.0})
+    assert kept(decide(replan_inputs(steady, replace(refused, baseline=same)))).reason == "ReplanFailed"
+    older = replace(mixture, judged_at=at(0))
+    assert kept(decide(replan_inputs(steady, replace(refused, baseline=older)))).reason == "ReplanFailed"
+
+
+def test_the_growth_that_a_trigger_asks_for_is_not_judged_traffic() -> None:
+    asked = replace(INQUIRY, growth=2.0)
+    answer = Planned(plan=plan_for(4, rate=1.8), profile=FLAT)
+    record = changed(decide(replan_inputs(BUSY, replan_request=asked, answer=answer)))
+    assert record.baseline.judged == {"rate": 0.9}
 
 
 def test_the_same_plan_is_renewed_for_the_traffic_that_is_seen() -> None:

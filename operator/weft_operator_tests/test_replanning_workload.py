@@ -8,7 +8,7 @@ import pytest
 from weft_operator.api import DisaggInferenceServiceSpec
 from weft_operator.metrics.observation import ObservedWorkload
 from weft_operator.planning.request import planner_request
-from weft_operator.replanning.workload import observed_workload, stored, taken_up, with_recent_lengths
+from weft_operator.replanning.workload import observed_workload, stored, taken_up, with_longer_fast_lengths
 from weft_operator_tests.observations import VALID, look, spread
 from weft_operator_tests.valid import changed, rich_service, service, spec
 from weft_planner.request.reading import request_of
@@ -43,16 +43,17 @@ def test_what_was_not_seen_enough_is_the_specs(parts: dict[str, Any]) -> None:
     assert planned(spec(service()), seen(**parts)).decode.mean == 280
 
 
-def test_lengths_that_changed_within_the_window_are_those_of_its_end() -> None:
-    recent = spread(200.0, count=60)
-    mixed = seen(decode=spread(120.0), lately={"decode": recent, "increment": spread(810.0, count=60)})
-    found = with_recent_lengths(mixed, min_samples=30)
-    assert (found.decode, found.increment, found.first_prompt) == (recent, mixed.increment, mixed.first_prompt)
-    few = replace(recent, count=29)
-    for unsure in ({"decode": few}, {"decode": replace(recent, mean=140.0)}, {}):
-        assert with_recent_lengths(seen(decode=spread(120.0), lately=unsure), min_samples=30).decode == spread(120.0)
-    none_of_all = seen(decode=None, lately={"decode": recent})
-    assert with_recent_lengths(none_of_all, min_samples=30).decode is None
+def test_lengths_that_grew_within_the_window_are_those_of_its_end() -> None:
+    fast = spread(200.0, count=60)
+    mixed = seen(decode=spread(120.0), fast_lengths={"decode": fast, "increment": spread(810.0, count=60)})
+    found = with_longer_fast_lengths(mixed, min_samples=30)
+    assert (found.decode, found.increment, found.first_prompt) == (fast, mixed.increment, mixed.first_prompt)
+    few, shorter, similar = replace(fast, count=29), spread(60.0), replace(fast, mean=140.0)
+    for other in ({"decode": few}, {"decode": shorter}, {"decode": similar}, {}):
+        unchanged = seen(decode=spread(120.0), fast_lengths=other)
+        assert with_longer_fast_lengths(unchanged, min_samples=30) == unchanged
+    none_of_all = seen(decode=None, fast_lengths={"decode": fast})
+    assert with_longer_fast_lengths(none_of_all, min_samples=30).decode is None
 
 
 def test_sessions_of_one_round_and_no_pause_are_taken() -> None:

@@ -13,6 +13,7 @@ from weft_core_tests.property_tests import examples
 from weft_core_tests.test_plan import plans
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.status import PlanStatus, Status
+from weft_operator.render.inputs import PlanRecord
 from weft_operator.status.conditions import build_status
 from weft_operator.status.events import status_events
 from weft_operator.status.plan_status import plan_diff, plan_status
@@ -30,6 +31,7 @@ from weft_operator.workers.readiness import (
 from weft_operator_tests.samples import KEY, group, plan, record
 from weft_operator_tests.service_results import with_parts
 from weft_operator_tests.valid import changed, picker_service
+from weft_planner.request.manifest_change import manifest_change
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"
 PLANNED = ConditionValue("True", "PlanReady", "fine")
@@ -355,21 +357,29 @@ def test_whatever_a_plan_has_is_declared_in_the_schema(made: Plan) -> None:
 
 
 def test_what_would_hold_the_slo_is_in_the_words_of_a_manifest() -> None:
-    shortfall = Shortfall(
-        "itl",
-        "too slow",
-        1.0,
-        0.05,
-        24,
-        (Remedy("slo.itl", 0.0412), Remedy("capacity.gpus", 24), Remedy("budgetPerHour", None)),
-    )
-    shown = plan_status(dataclasses.replace(record(), plan=dataclasses.replace(plan(), shortfall=shortfall)))
+    changes = (Remedy("slo.itl", 0.0412), Remedy("capacity.gpus", 24), Remedy("budgetPerHour", None))
+    shown = plan_status(with_shortfall("itl is too slow", changes))
     assert shown["shortfall"]["remedies"] == [
         {"path": "spec.slo.itl", "value": "41.2ms"},
         {"path": "spec.capacity.gpus", "value": "24"},
         {"path": "spec.planning.budgetPerHour"},
     ]
-    assert plan_from_json({**plan_to_json(plan()), **shown}).shortfall is not None, "the status can be read as a plan"
+    read = plan_from_json({**plan_to_json(plan()), **shown}).shortfall
+    assert read is not None
+    assert manifest_change(read.remedies[0]) == ("spec.slo.itl", "41.2ms"), "a status is read as a plan"
+
+
+def test_long_texts_of_a_shortfall_are_cut() -> None:
+    changes = (Remedy("engine.chunked", True), *(Remedy("engine.type", "x" * 5000),) * 20)
+    shown = plan_status(with_shortfall("m" * 5000, changes))
+    PlanStatus.model_validate(shown)
+    assert len(shown["shortfall"]["remedies"]) == 16
+    assert shown["shortfall"]["remedies"][0]["value"] == "true"
+
+
+def with_shortfall(message: str, remedies: tuple[Remedy, ...]) -> PlanRecord:
+    shortfall = Shortfall("itl", message, 1.0, 0.05, 24, remedies)
+    return dataclasses.replace(record(), plan=dataclasses.replace(plan(), shortfall=shortfall))
 
 
 def test_figures_of_two_plans_stand_side_by_side_only_at_the_same_traffic() -> None:

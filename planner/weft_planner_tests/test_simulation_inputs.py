@@ -118,7 +118,7 @@ def test_every_compiled_source_counts_for_the_cache(monkeypatch: pytest.MonkeyPa
     folder = Path(compiled.__file__).parent
     decorated = re.compile(r"simulation\.compiled import .*\b(jitable|entry|callback)\b")
     using = {path for path in folder.rglob("*.py") if decorated.search(path.read_text())}
-    others = ("compiled", "part_compiler", "records", "state_type", "events/__init__")
+    others = ("compiled", "ir_compiler", "records", "state_type", "events/__init__")
     using |= {folder / f"{name}.py" for name in others}
     assert using == {path for path in compiled.sources() if path.is_relative_to(folder)}
     before, read = compiled.sources_hash(), Path.read_bytes

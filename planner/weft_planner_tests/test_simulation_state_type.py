@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from weft_planner.simulation import state_type
-from weft_planner.simulation.compiled import jitable, numba
+from weft_planner.simulation.compiled import jitable, numba  # before ir_compiler: it sets the cache folder
+
+from weft_planner.simulation import ir_compiler  # isort: skip
 from weft_planner.simulation.records import TABLES, SimulationState
 
 
@@ -32,18 +34,26 @@ def test_integers_of_32_bits_are_read_and_written_as_any_other(state: Simulation
         row = tables.rows[1]
         row.session = less(row.session)
         row.history = row.session
-        tables.after[2, 1] = less(tables.after[2, 1])
+        tables.after[1, 0] = less(tables.after[1, 0])
+        tables.sessions[1].reserve = 0.5
         tables.totals[0].events = less(1 << 40)
         return row.session
 
     assert change(state_type.addresses(state)) == -1
 
-    assert state.rows["session"].tolist() == [0, -1, 0]
-    assert state.rows["history"].tolist() == [0.0, -1.0, 0.0]
-    assert state.after.tolist() == [[0, 0], [0, 0], [0, -1]]
-    assert state.totals["events"].tolist() == [(1 << 40) - 1, 0, 0]
-    others = [table for name, table in state._asdict().items() if name not in {"rows", "after", "totals"}]
-    assert not any(np.frombuffer(table.tobytes(), np.uint8).any() for table in others)
+    found = {
+        (name, field): table[field].tolist() if field else table.tolist()
+        for name, table in state._asdict().items()
+        for field in table.dtype.names or ("",)
+        if np.any(table[field] if field else table)
+    }
+    assert found == {
+        ("rows", "session"): [0, -1, 0],
+        ("rows", "history"): [0.0, -1.0, 0.0],
+        ("after", ""): [[0, 0], [-1, 0], [0, 0]],
+        ("totals", "events"): [(1 << 40) - 1, 0, 0],
+        ("sessions", "reserve"): [0.0, 0.5, 0.0],
+    }, "fields beside them stay as they were"
 
 
 def test_a_function_is_compiled_once_for_integers_of_any_width() -> None:
@@ -58,3 +68,15 @@ def test_a_function_is_compiled_once_for_integers_of_any_width() -> None:
 
     (overload,) = read.overloads.values()
     assert set(overload.signature.return_type) == {numba.types.int64}
+
+
+def test_only_what_python_calls_has_machine_code() -> None:
+    @compiled
+    def call(value: int) -> int:
+        return less(less(value))
+
+    assert call(5) == 3
+
+    (overload,) = call.overloads.values()
+    (inner,) = {library for library in overload.library._linking_libraries if "less" in library.name}
+    assert isinstance(inner, ir_compiler.IrLibrary)

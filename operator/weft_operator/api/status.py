@@ -164,7 +164,7 @@ class Remedy(ApiModel):
     path: ShortText
     """The field, such as spec.slo.ttft."""
     value: Text | None = None
-    """Its value; absent: leave the field out."""
+    """Its new value; absent if the field is to be removed."""
 
 
 class Shortfall(ApiModel):
@@ -179,7 +179,7 @@ class Shortfall(ApiModel):
     least_gpus: int | None = None
     """GPUs that would meet the SLO."""
     remedies: Annotated[list[Remedy] | None, Field(max_length=16)] = None
-    """Changes to the service of which one is enough."""
+    """Alternative changes to the service; any one is enough."""
 
 
 class Validity(ApiModel):

@@ -243,7 +243,7 @@ def _numbers(observation: Observation) -> bool:
         return False
     figures: list[float | None] = [load.session_rate, load.round_rate, load.refused_rate, float(load.sessions)]
     figures.append(load.sessions_lately)
-    for spread in (*(getattr(load, name) for name in FIGURES), *load.lengths_lately.values()):
+    for spread in (*(getattr(load, name) for name in FIGURES), *load.fast_lengths.values()):
         if spread is not None:
             figures += [
                 spread.mean,

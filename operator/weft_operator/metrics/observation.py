@@ -96,7 +96,7 @@ class ObservedWorkload:
     """Seconds between an answer and the session's next round."""
     sessions_lately: int | None = None
     """First rounds that arrived in the fast window, which reacts faster to a changed rate."""
-    lengths_lately: Mapping[str, Spread] = field(default_factory=lambda: MappingProxyType({}))
+    fast_lengths: Mapping[str, Spread] = field(default_factory=lambda: MappingProxyType({}))
     """``first_prompt``, ``increment`` and ``decode`` of the fast window, those with samples."""
 
 

@@ -128,9 +128,9 @@ def _workload(scope: str, windows: Windows) -> dict[str, str]:
         **_histogram("increment", "weft_router_increment_tokens", later, whole),
         **_histogram("decode", "weft_router_decode_tokens", every, whole),
         **_histogram("gap", "weft_router_round_gap_seconds", every, whole),
-        **_histogram("first_prompt_lately", "weft_router_increment_tokens", first, windows.fast),
-        **_histogram("increment_lately", "weft_router_increment_tokens", later, windows.fast),
-        **_histogram("decode_lately", "weft_router_decode_tokens", every, windows.fast),
+        **_histogram("first_prompt_fast", "weft_router_increment_tokens", first, windows.fast),
+        **_histogram("increment_fast", "weft_router_increment_tokens", later, windows.fast),
+        **_histogram("decode_fast", "weft_router_decode_tokens", every, windows.fast),
     }
 
 

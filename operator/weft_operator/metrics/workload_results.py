@@ -1,6 +1,7 @@
 """The observed workload, from the counts of a window."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from weft_operator.metrics.histogram import rounds_of_sessions, spread
 from weft_operator.metrics.observation import NoMetricsError, ObservedWorkload, Spread
@@ -33,7 +34,6 @@ def workload_of(found: Sequence[Series], seconds: float) -> ObservedWorkload:
     ):
         _agree(metric, max(buckets_of(found, figure).values(), default=0.0), expected)
     lengths = {name: _spread(found, name, metric) for name, metric in _LENGTHS.items()}
-    lately = {name: _spread(found, f"{name}_lately", metric) for name, metric in _LENGTHS.items()}
     return ObservedWorkload(
         session_rate=first_arrived / seconds,
         round_rate=(first_arrived + later_arrived) / seconds,
@@ -45,8 +45,18 @@ def workload_of(found: Sequence[Series], seconds: float) -> ObservedWorkload:
         decode=lengths["decode"],
         gap_s=_spread(found, "gap", "weft_router_round_gap_seconds"),
         sessions_lately=next((round(one.value) for one in found if one.figure == "arrivals_lately"), None),
-        lengths_lately={name: spread for name, spread in lately.items() if spread is not None},
+        fast_lengths=_fast_lengths(found),
     )
+
+
+def _fast_lengths(found: Sequence[Series]) -> dict[str, Spread]:
+    """Return the lengths of the fast window; those with a broken histogram are left out."""
+    lengths = {}
+    for name, metric in _LENGTHS.items():
+        with suppress(NoMetricsError):
+            if (spread := _spread(found, f"{name}_fast", metric)) is not None:
+                lengths[name] = spread
+    return lengths
 
 
 def _by_phase(found: Sequence[Series], figure: str) -> tuple[float, float]:

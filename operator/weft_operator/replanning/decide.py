@@ -19,9 +19,9 @@ from weft_operator.render.plan_baseline import PlanBaseline, Proposal, proposal_
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import no_gain, same_rules, same_workers, shrinks, too_small, within_bounds
 from weft_operator.replanning.drift import DetectedDrift, detect_drifts, holds_workers
-from weft_operator.replanning.drift_report import has_grown, has_risen, judged_traffic
+from weft_operator.replanning.drift_report import differs, has_grown, has_risen, judged_traffic
 from weft_operator.replanning.rollback import still_held
-from weft_operator.replanning.workload import observed_workload, stored, with_recent_lengths
+from weft_operator.replanning.workload import observed_workload, stored, with_longer_fast_lengths
 
 UNMEASURED: tuple[UnavailableReason, ...] = ("NotConfigured", "NotYetObserved", "TooFewSamples")
 """Reasons for missing metrics that are no fault: none are configured, or too few were collected yet."""
@@ -120,7 +120,7 @@ def approve(record: PlanRecord, spec: DisaggInferenceServiceSpec, *, now: dateti
             cause=proposal.cause if proposal.request_hash == record.request_hash else "",
             changed_at=now,
             judged_at=now,
-            judged=judged_traffic(proposal.workload or {}),
+            judged=None if proposal.workload is None else judged_traffic(proposal.workload),
             approved=proposal.hash,
             rolled_back=record.baseline.rolled_back,
         ),
@@ -229,10 +229,11 @@ def _unapproved(now: ReplanInputs) -> Decision:
             if now.answer is None
             else _decide_on_answer(now, now.replan_request, now.answer)
         )
-    cooldown = _cooldown(now, drifts)
+    request = _replan_request(now, seen, drifts)
+    cooldown = _cooldown(now, drifts, request)
     if cooldown is not None:
         return replace(cooldown, reason=waiting[0], message=waiting[1]) if waiting[0] else cooldown
-    return AskPlanner(_replan_request(now, seen, drifts))
+    return AskPlanner(request)
 
 
 def _nothing_drifted(now: ReplanInputs) -> KeepPlan:
@@ -244,7 +245,7 @@ def _nothing_drifted(now: ReplanInputs) -> KeepPlan:
     return KeepPlan(record, *waits(record, now.spec.planning.mode))
 
 
-def _cooldown(now: ReplanInputs, drifts: Sequence[DetectedDrift]) -> KeepPlan | None:
+def _cooldown(now: ReplanInputs, drifts: Sequence[DetectedDrift], request: ReplanRequest) -> KeepPlan | None:
     """Return why the planner is not asked yet, None when it may be asked."""
     baseline = now.record.baseline
     until = now.now
@@ -255,9 +256,11 @@ def _cooldown(now: ReplanInputs, drifts: Sequence[DetectedDrift]) -> KeepPlan | 
     if baseline.judged_at is not None:
         newest, seen = now.history.newest, now.observation
         grown = has_grown(baseline.judged, newest, tolerance=now.spec.planning.drift.workload)
-        # Until a window has passed, the last question may have been about the beginning of a rise.
+        # Until a window has passed, the last question may have been about the beginning of a change.
         if seen is not None and now.now - baseline.judged_at < timedelta(seconds=seen.window_s):
-            grown = grown or has_risen(baseline.judged, newest)
+            more = any(drift.direction == "more" for drift in drifts)
+            other = differs(baseline.judged, _traffic_of(request), tolerance=now.spec.planning.drift.workload)
+            grown = grown or has_risen(baseline.judged, newest) or (more and other)
         pause = timedelta(seconds=GROWTH_COOLDOWN_S if grown else max(MIN_COOLDOWN_S, own))
         until = max(until, baseline.judged_at + pause)
     if until <= now.now:
@@ -278,7 +281,8 @@ def _cooldown(now: ReplanInputs, drifts: Sequence[DetectedDrift]) -> KeepPlan | 
 def _replan_request(now: ReplanInputs, seen: Observation, drifts: tuple[DetectedDrift, ...]) -> ReplanRequest:
     """Return the request: for the highest rate of the window, or of ``shrinkAfter`` where less traffic arrives.
 
-    Lengths that surely changed are those of the fast window, unless all drifts allow a smaller plan.
+    Lengths that are significantly longer in the fast window are those of that window, unless all drifts allow a smaller
+    plan.
     Triggers ask for more than that rate: the workers carry more than they are to.
     """
     settings = now.spec.planning.drift
@@ -292,7 +296,7 @@ def _replan_request(now: ReplanInputs, seen: Observation, drifts: tuple[Detected
     if load.rounds is not None and known is not None:
         load = replace(load, rounds=replace(load.rounds, mean=known.value))
     if more:
-        load = with_recent_lengths(load, min_samples=settings.min_samples)
+        load = with_longer_fast_lengths(load, min_samples=settings.min_samples)
     # A span without a session means a rate below one per span, not a rate of 0.
     growth = max(drift.growth for drift in drifts)
     rate = max(now.history.peak_rate(span) or 0.0, 1 / span) * growth
@@ -341,20 +345,26 @@ def _decide_on_answer(now: ReplanInputs, replan_request: ReplanRequest, answer: 
     if now.spec.planning.mode == "Auto":
         changed = approve(offered, now.spec, now=now.now)
         # This plan was not approved by a person, so the last approval stays.
-        return ChangePlan(replace(changed, baseline=replace(changed.baseline, approved=record.baseline.approved)))
+        baseline = replace(changed.baseline, approved=record.baseline.approved, judged=_traffic_of(replan_request))
+        return ChangePlan(replace(changed, baseline=baseline))
     return KeepPlan(offered, *waits(offered, now.spec.planning.mode))
 
 
 def _record_decision(now: ReplanInputs, reason: str, message: str) -> KeepPlan:
     record = now.record
-    asked = now.replan_request
-    traffic = judged_traffic(asked.workload) if asked is not None else None
-    if traffic is not None and asked is not None and "rate" in traffic:
-        traffic["rate"] /= asked.growth
+    traffic = _traffic_of(now.replan_request) if now.replan_request is not None else None
     baseline = replace(record.baseline, judged_at=now.now, verdict=(reason, message), judged=traffic)
     return KeepPlan(
         replace(record, baseline=baseline), reason, message, requeue_after=_cooldown_of(now.spec).total_seconds()
     )
+
+
+def _traffic_of(replan_request: ReplanRequest) -> dict[str, float]:
+    """Return the observed figures of a request, without the growth that a trigger asked for."""
+    traffic = judged_traffic(replan_request.workload)
+    if "rate" in traffic:
+        traffic["rate"] /= replan_request.growth
+    return traffic
 
 
 def _cooldown_of(spec: DisaggInferenceServiceSpec) -> timedelta:

@@ -37,5 +37,14 @@ def has_grown(judged: Mapping[str, float] | None, newest: Sample | None, *, tole
     return any(value > judged[name] * (1 + tolerance) for name, value in lower_ends.items() if name in judged)
 
 
+def differs(judged: Mapping[str, float] | None, asked: Mapping[str, float], *, tolerance: float) -> bool:
+    """Return whether a figure of the traffic that another plan would be made for is longer or shorter by ``tolerance``.
+
+    With shorter prompts and longer answers another ratio of roles is right, though nothing of it need have grown since.
+    """
+    known = [asked[name] / value for name, value in (judged or {}).items() if name in asked]
+    return any(not 1 / (1 + tolerance) <= ratio <= 1 + tolerance for ratio in known)
+
+
 def _lower_end(mean: Mean) -> float:
     return mean.value * (1 - CONFIDENCE * mean.error)

@@ -55,19 +55,20 @@ def observed_workload(
     return _with_shorter_prefixes(body)
 
 
-def with_recent_lengths(load: ObservedWorkload, *, min_samples: int) -> ObservedWorkload:
-    """Return a workload with the lengths of the fast window where these surely differ from those of the whole one.
+def with_longer_fast_lengths(load: ObservedWorkload, *, min_samples: int) -> ObservedWorkload:
+    """Return a workload with the lengths of the fast window where these are significantly longer.
 
-    After a change the whole window is a mixture of both kinds of traffic, and a plan for it is right for neither.
+    After a change the whole window is a mixture of old and new traffic, and a plan for it is right for neither. Shorter
+    lengths do not count: of rounds that came after the change, the shortest end first.
     """
 
     def length(name: str) -> Spread | None:
         whole: Spread | None = getattr(load, name)
-        recent = load.lengths_lately.get(name)
-        if whole is None or recent is None or recent.count < min_samples:
+        fast = load.fast_lengths.get(name)
+        if whole is None or fast is None or fast.count < min_samples:
             return whole
-        error = max(whole.sd, recent.sd) / math.sqrt(recent.count)
-        return recent if abs(recent.mean - whole.mean) > CONFIDENCE * error else whole
+        error = max(whole.sd, fast.sd) / math.sqrt(fast.count)
+        return fast if fast.mean - whole.mean > CONFIDENCE * error else whole
 
     return replace(load, first_prompt=length("first_prompt"), increment=length("increment"), decode=length("decode"))
 

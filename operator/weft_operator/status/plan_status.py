@@ -7,13 +7,14 @@ from weft_core.layouts import named_workers
 from weft_core.parallelism import Degree, gpus_words
 from weft_core.plan import Plan, PlannedGroup, WorkerRole, plan_to_json
 from weft_core.prediction import Prediction
+from weft_core.shortfall import Shortfall
 from weft_operator.api.objects import timestamp
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_summary import MAX_MESSAGE, made_from, plan_summary
-from weft_planner.tables.remedies import change
+from weft_planner.request.manifest_change import manifest_change
 
 MAX_NOTES = 16
-"""Also of remedies."""
+MAX_REMEDIES = 16
 MAX_LINES = 32
 _DIGITS = 6
 
@@ -24,17 +25,21 @@ def plan_status(record: PlanRecord) -> dict[str, Any]:
     body = plan_to_json(plan)
     del body["alternatives"]
     shown: dict[str, Any] = _shown(body)
-    if plan.shortfall is not None and plan.shortfall.remedies:
-        steps = (change(remedy) for remedy in plan.shortfall.remedies[:MAX_NOTES])
-        shown["shortfall"]["remedies"] = [
-            {"path": path, **({} if value is None else {"value": value[:MAX_MESSAGE]})} for path, value in steps
-        ]
+    if plan.shortfall is not None:
+        shown["shortfall"] |= _shortfall(plan.shortfall)
     for text in ("reason", "sloReading"):
         shown[text] = str(body[text])[:MAX_MESSAGE]
     shown["madeFrom"] = made_from(record.baseline.workload)
     if plan.notes:
         shown["notes"] = [note[:MAX_MESSAGE] for note in plan.notes[:MAX_NOTES]]
     return shown
+
+
+def _shortfall(shortfall: Shortfall) -> dict[str, Any]:
+    """Return the message and the remedies as a status may have them."""
+    changes = [manifest_change(remedy) for remedy in shortfall.remedies[:MAX_REMEDIES]]
+    remedies = [{"path": path, **({} if value is None else {"value": value[:MAX_MESSAGE]})} for path, value in changes]
+    return {"message": shortfall.message[:MAX_MESSAGE], **({"remedies": remedies} if remedies else {})}
 
 
 def _shown(value: Any) -> Any:

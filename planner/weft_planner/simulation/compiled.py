@@ -27,8 +27,8 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 COMPILED = (
-    "batching", "compiled", "event_heap", "event_loop", "events/*", "gaps", "lists", "lockstep", "memory",
-    "part_compiler", "pipeline", "policies", "prefill_steps", "prefix_cache", "queues", "records", "retention",
+    "batching", "compiled", "event_heap", "event_loop", "events/*", "gaps", "ir_compiler", "lists", "lockstep",
+    "memory", "pipeline", "policies", "prefill_steps", "prefix_cache", "queues", "records", "retention",
     "rounds", "routing", "state_type", "tiers", "transfers",
 )  # fmt: skip
 """Modules of this package whose text is compiled; the others may change without a new compilation."""
@@ -102,18 +102,18 @@ def cache_folder() -> Path:
 
 
 os.environ["NUMBA_CACHE_DIR"] = str(cache_folder())
-os.environ.setdefault("NUMBA_OPT", "2")  # as long to compile as at 1 and 3; a tenth faster than at 1
+os.environ.setdefault("NUMBA_OPT", "2")  # a tenth faster than at 1, and compiled in the same time
 if "numba" in sys.modules:  # imported by somebody else: make it read the folder's name again
     sys.modules["numba"].config.reload_config()
 numba = importlib.import_module("numba")
 _register = importlib.import_module("numba.extending").register_jitable
-_PartCompiler = importlib.import_module("weft_planner.simulation.part_compiler").PartCompiler
+_IrCompiler = importlib.import_module("weft_planner.simulation.ir_compiler").IrCompiler
 
 
 def jitable(function: _Function) -> _Function:
     """Let compiled code call a function, which stays a plain Python function for everybody else."""
     register = _register(
-        no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy", pipeline_class=_PartCompiler
+        no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy", pipeline_class=_IrCompiler
     )
     return cast(_Function, register(function))
 

@@ -160,6 +160,6 @@ def take_events(state: SimulationState) -> None:
 def run(addresses: Numbers) -> None:
     """Run a simulation; the argument says where the tables of its state are.
 
-    It calls one function only: what a function with a Python wrapper calls is compiled once more for it.
+    The loop is not written here, because numba compiles what this function calls for its Python wrapper once more.
     """
     take_events(state_at(addresses))

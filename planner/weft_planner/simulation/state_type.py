@@ -3,8 +3,10 @@
 Numba hands arrays to functions as seven figures each and counts their references; with two dozen arrays in some eighty
 functions that is most of the work of compiling, and none of it is needed: the arrays live as long as the run. Here
 ``state.rows[row]`` loads a base address and adds an offset. The addresses stand in one array of integers, two for each
-table: where it begins, and how many columns it has (0: it has one dimension). Bounds are not checked. Integers are
-64 bits wide in compiled code, however they are stored: a function is compiled for every set of its arguments' types.
+table: where it begins, and how many columns it has (0: it has one dimension). Bounds are not checked.
+
+A stored integer is read as one of 64 bits, whatever its own width is (but for ``vector``): numba compiles a function
+once for every combination of argument types.
 """
 
 import importlib
@@ -23,6 +25,8 @@ _arrays = importlib.import_module("numba.np.arrayobj")
 _ir = importlib.import_module("llvmlite.ir")
 
 _WORD = _ir.IntType(64)
+_ALIGNED = 4
+"""Bytes: records are not padded, so after an odd number of 32-bit fields the next record begins at a multiple of 4."""
 _STORED = {"<i4": _ir.IntType(32), "<i8": _WORD, "<f8": _ir.DoubleType()}
 
 
@@ -50,8 +54,8 @@ class _TableType(_types.Opaque):  # type: ignore[misc, name-defined]
 
 
 def _wide(dtype: np.dtype[Any]) -> Any:
-    """Return the type of a stored number in compiled code."""
-    return _types.int64 if dtype.kind == "i" else _types.float64
+    """Return the type of a stored number in compiled code; a KeyError names a type that no table may have."""
+    return {"i": _types.int64, "f": _types.float64}[dtype.kind]
 
 
 _extending.register_model(_StateType)(_extending.models.OpaqueModel)
@@ -162,14 +166,14 @@ def _address(builder: Any, table: Any, state: Any, places: list[Any]) -> Any:
 
 def _load(builder: Any, address: Any, dtype: np.dtype[Any]) -> Any:
     """Load a stored number, an integer as one of 64 bits."""
-    loaded = builder.load(builder.inttoptr(address, _STORED[dtype.str].as_pointer()))
+    loaded = builder.load(builder.inttoptr(address, _STORED[dtype.str].as_pointer()), align=_ALIGNED)
     return loaded if dtype.itemsize == 8 else builder.sext(loaded, _WORD)
 
 
 def _store(builder: Any, address: Any, dtype: np.dtype[Any], value: Any) -> None:
     """Store a number as its table or record has it."""
     stored = value if dtype.itemsize == 8 else builder.trunc(value, _STORED[dtype.str])
-    builder.store(stored, builder.inttoptr(address, _STORED[dtype.str].as_pointer()))
+    builder.store(stored, builder.inttoptr(address, _STORED[dtype.str].as_pointer()), align=_ALIGNED)
 
 
 @_templates.infer_getattr

@@ -1,6 +1,6 @@
 """Compile the simulator before it is needed: for an image, an installation, or a test run.
 
-``python -m weft_planner.simulation.warm`` fills the cache with the event loop and every policy: some 20 s of one core,
+``python -m weft_planner.simulation.warm`` fills the cache with the event loop and every policy: some 25 s of one core,
 or none when all of it is there. With NUMBA_CPU_NAME=generic the code runs on any processor of this kind.
 """
 

@@ -1,38 +1,17 @@
 """Say what keeps a plan from holding, and what would do, with the names and units that the manifest has."""
 
-import math
-
 from weft_core.shortfall import Remedy, Shortfall
-from weft_planner.request.service import field, in_manifest
+from weft_planner.request.manifest_change import manifest_change
+from weft_planner.request.service import in_manifest
 from weft_planner.tables import figures
 
 BINDING = {"ttft": "TTFT binds", "itl": "ITL binds", "gpus": "GPUs bind", "budget": "The budget binds"}
-_THRESHOLDS = ("slo.ttft", "slo.itl")
-
-
-def change(remedy: Remedy) -> tuple[str, str | None]:
-    """Return a field of a manifest and its new value, None to leave it out; thresholds are rounded up, so they hold."""
-    name, value = field(remedy.path), remedy.value
-    if value is None:
-        return name, None
-    if remedy.path in _THRESHOLDS and isinstance(value, int | float):
-        return name, duration(value)
-    if isinstance(value, float):
-        return name, f"{value:.6g}"
-    return name, f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def step(remedy: Remedy) -> str:
     """Return one change to a manifest in words."""
-    name, value = change(remedy)
+    name, value = manifest_change(remedy)
     return f"leave {name} out" if value is None else f"{name}: {value}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time as manifests have it, rounded up to a tenth of a millisecond, or from a second on a hundredth."""
-    if seconds < 1:
-        return f"{math.ceil(round(seconds * 1e4, 6)) / 10:g}ms"
-    return f"{math.ceil(round(seconds * 1e2, 6)) / 100:g}s"
 
 
 def steps(shortfall: Shortfall) -> str:

@@ -11,11 +11,10 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.policies.snapshot import Decision
 from weft_router.auth.cache_salts import CacheSalts
 from weft_router.config import PLAIN_CLASS, RouterConfig
-from weft_router.engines.adapter import Adapter, EngineRequest
+from weft_router.engines.adapter import Adapter
 from weft_router.engines.deaths import AGAIN, BYSTANDER, POISON
 from weft_router.engines.handles import KvHandle
 from weft_router.engines.load import EngineLoad
-from weft_router.engines.resume import resumable, resume_kinds
 from weft_router.errors import (
     DEATHS,
     SHUTTING_DOWN,
@@ -28,9 +27,6 @@ from weft_router.errors import (
     engine_error,
 )
 from weft_router.openai.answers import not_ready
-from weft_router.openai.identity import scope_of
-from weft_router.openai.inference import Inference
-from weft_router.openai.prompt_history import PromptHistory, history_of
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.rounds.accounting import Accounting, slos_of
 from weft_router.rounds.decode_executor import DecodeExecutor, decode_leg_error
@@ -41,16 +37,17 @@ from weft_router.rounds.prefill_slicer import PrefillSlicer
 from weft_router.rounds.remote_prefill import RemotePrefill
 from weft_router.rounds.request_log import RequestLog
 from weft_router.rounds.response_writer import ResponseWriter
+from weft_router.rounds.round_builder import RoundBuilder
 from weft_router.routing.fresh_queues import FreshQueues
 from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.routing.route_selector import RouteSelector
-from weft_router.sessions.engine_kv import as_cached, held_tokens
+from weft_router.sessions.engine_kv import held_tokens
 from weft_router.sessions.kv_releaser import KvReleaser
 from weft_router.sessions.return_times import handle_value
 from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.sessions.round_request import RoundRequest
-from weft_router.sessions.session import PrefixMatch, Session
+from weft_router.sessions.session import Session
 from weft_router.sessions.session_export import SessionExport, SessionSource
 from weft_router.sessions.session_import import SessionImport
 from weft_router.sessions.session_table import SessionTable
@@ -61,7 +58,6 @@ from weft_router.telemetry.round_meter import RoundMeter
 from weft_router.telemetry.session_latency import SessionLatencies
 from weft_router.telemetry.sliding_window import SlidingWindow
 from weft_router.workers.prefill_client import PrefillClient, QueueSource
-from weft_router.workers.scheduling_priority import SchedulingPriority, urgency
 from weft_router.workers.worker import LiveRounds, Worker
 
 log = logging.getLogger(__name__)
@@ -90,13 +86,9 @@ class DecodeService:
         self.worker = worker
         self.live = LiveRounds()
         """Counts the rounds that are served here."""
-        self._bidirectional = config.engine.bidirectional
         self._metrics = metrics
         self._decisions = metrics.decisions
         self._registry = registry
-        self._salts = salts
-        self._continued = resume_kinds(adapter) - {"regenerate"}
-        """How streams are continued from token ids."""
         self._adapter = adapter
         self._latencies = SessionLatencies()
         self._itl = SlidingWindow(config.routing.stats_window_seconds)
@@ -158,7 +150,11 @@ class DecodeService:
             slicer=self._slicer, metrics=metrics, orphaned=self._orphaned,
         )  # fmt: skip
         self._meter = meter
-        self._urgency = urgency(config)
+        self._round_builder = RoundBuilder(
+            worker, adapter=adapter, sessions=self.sessions, prefill_workers=self.prefill_workers,
+            route_selector=self.route_selector, session_export=self.session_export, releaser=self._releaser,
+            salts=salts, latencies=self._latencies, ratio=self._ratio, metrics=metrics,
+        )  # fmt: skip
         worker.describe(self._describe)
         worker.paths.on_closed(self.executor.give_up)
         worker.engine.on_load(self._make_room)
@@ -167,7 +163,7 @@ class DecodeService:
         """Apply another configuration's policies, thresholds and classes; rounds in progress keep theirs."""
         self.route_selector.reload(config)
         self.worker.queue.delays = self.route_selector.delays if self.route_selector.never_remote else None
-        self._urgency = urgency(config)
+        self._round_builder.reload(config)
         self._meter.reload(slos_of(config))
         self.remote.reload(config)
         self.prefill_workers.reload(config.routing.canary)
@@ -202,7 +198,7 @@ class DecodeService:
         stays = stays or self.route_selector.policy_of(request.class_).never_remote
         if self._fresh_queues is not None and not stays:
             await self._fresh_queues.update()
-        rnd = self._open(request)
+        rnd = self._round_builder.build(request)
         prefilled: PrefilledKv | None = None
         if request.resumed is not None:
             decision = Decision(remote=None, reason="resumed")
@@ -329,70 +325,6 @@ class DecodeService:
             sessions=len(self.sessions),
             kv_tokens=self.sessions.tokens if record.has_duty("decode") else record.kv_tokens,
             chars_per_token=self._ratio.ratio,
-        )
-
-    def _match_prefix(
-        self, session: str, inference: Inference, prompt_history: PromptHistory, *, local_only: bool
-    ) -> PrefixMatch:
-        """Return the prefix match of a session's new round, and take the session's handle."""
-        prefix_match = self.sessions.begin(session, inference, prompt_history, self._ratio)
-        if prefix_match.gap_s is not None:
-            self.session_export.paused(prefix_match.gap_s)
-        if prefix_match.away:
-            tokens = prefix_match.task.history + prefix_match.task.increment
-            readers = self.prefill_workers.with_room(tokens, prefix_match.handle, adapter=inference.version)
-            if local_only or not inference.transferable or not readers:
-                prefix_match = prefix_match.recomputed()
-        prefix_match = as_cached(self.worker, session, prefix_match)
-        if prefix_match.lost is not None:
-            self._metrics.kv_handles.labels(prefix_match.lost).inc()
-            if prefix_match.spare is not None:
-                self._releaser.release_handle(prefix_match.spare)
-        return prefix_match
-
-    def _open(self, request: RoundRequest) -> Round:
-        inference = request.inference
-        prompt_history = request.prompt_history or history_of(inference)
-        prefix_match = self._match_prefix(request.session, inference, prompt_history, local_only=request.local_only)
-        if request.last_prefill is not None:
-            prefix_match = prefix_match.prefilled_last(request.last_prefill)
-        # Whether the engine keeps the KV for prefill workers to read in the next round.
-        reads = self.route_selector.policy_of(request.class_).reads_history
-        export = self._bidirectional and inference.transferable and reads and not self.route_selector.never_remote
-        if request.keep_ids:
-            inference.wants_ids = True
-        # Resuming a stream on another worker needs its token ids.
-        resumes = inference.stream and bool(self._continued) and resumable(inference).how in self._continued
-        want_ids = export or request.keep_ids or resumes or (self.worker.kv_cache is not None and self._adapter.can.ids)
-        # Engines know cached prefixes of an adapter by its name alone, whatever its source.
-        within = scope_of(request.tenant, inference.version)
-        engine_request = EngineRequest(
-            inference, request.id, salt=self._salts.of(within), want_ids=want_ids, cap=request.cap
-        )
-        engine_request.response_id = request.response_id
-        latency = self._latencies.of(request.session)
-        ttft_slo, priority = self._urgency.get(request.class_) or self._urgency[PLAIN_CLASS]
-        scheduling = SchedulingPriority(
-            ttft_slo=ttft_slo, priority=priority, tenant=request.tenant, lost=latency.late > 0,
-            waited_s=monotonic() - request.started, class_=request.class_, spans=request.spans, deaths=request.deaths,
-            adapter=inference.version,
-        )  # fmt: skip
-        return Round(
-            id=request.id,
-            session=request.session,
-            inference=inference,
-            prompt_history=prompt_history,
-            prefix_match=prefix_match,
-            started=request.started,
-            engine_request=engine_request,
-            export=export,
-            resumed=request.resumed,
-            class_=request.class_,
-            trace=request.trace,
-            spans=request.spans,
-            latency=latency,
-            scheduling=scheduling,
-            deaths=request.deaths,
         )
 
     def _make_room(self, load: EngineLoad) -> None:
