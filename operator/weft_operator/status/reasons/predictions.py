@@ -10,8 +10,8 @@ SLO_FEASIBLE: Mapping[str, Reason] = MappingProxyType(
         "PredictedMet": Reason("The active plan should meet the SLO at the traffic that it was made for."),
         "PredictedMissed": Reason(
             "No plan within the limits of the spec should meet the SLO: the best one runs.",
-            "See the message: more GPUs, other degrees, or a wider SLO; `status.plan.shortfall` has the nearest SLO "
-            "and the number of GPUs that would be enough.",
+            "See the message: more GPUs, other degrees, or a wider SLO; `status.plan.shortfall` has the nearest SLO, "
+            "the number of GPUs that would be enough, and the fields to change (`remedies`).",
             cause="The budget is too small for the traffic, or the SLO is narrower than the model and GPUs allow.",
         ),
         "NotPlanned": Reason("There is no plan yet.", "See the condition Planned.", cause="The service is new."),
