@@ -19,11 +19,12 @@ from weft_core.prediction import UNBOUNDED, Limit
 from weft_core.shortfall import Remedy
 from weft_planner.difference import compare_plans, difference_to_json
 from weft_planner.explanation import explain
+from weft_planner.request.manifest_change import duration
 from weft_planner.request.service import in_manifest
 from weft_planner.tables import plan_parts, refusal_parts, text_of
 from weft_planner.tables.difference import difference_parts
 from weft_planner.tables.figures import rate_interval, share_interval
-from weft_planner.tables.remedies import duration, step
+from weft_planner.tables.remedies import step
 from weft_planner.tables.writing import Paragraph, TableCell, TextTable
 from weft_planner_tests.plans import MISSED, PLAN, both, decode, predicted, prefill
 from weft_planner_tests.requests import request
