@@ -24,7 +24,8 @@ def tried_service() -> Object:
     """Return a service with a canary: objective cost plans a decode worker of degree 1, latency one of degree 2.
 
     A step of degree 1 takes 27 ms by its profile, one of degree 2 18 ms: both are within the SLO of 60 ms, also on a
-    busy machine, and three times as much of the former is not.
+    busy machine, and three times as much of the former is not. With 6 sequences at once degree 2 carries 1.6 times as
+    many sessions: without that limit both carry more than the planner tries, and the plan stays as it is.
     """
     pool = {"gpuType": "nvidia-h20", "gpusPerNode": 8}
     return {
@@ -33,7 +34,7 @@ def tried_service() -> Object:
         "metadata": {"name": "tried"},
         "spec": {
             "model": {"name": "meta-llama/Llama-3.1-8B-Instruct", "maxModelLen": 8192},
-            "engine": {"type": "mock"},
+            "engine": {"type": "mock", "maxNumSeqs": 6},
             "slo": {"ttft": "2s", "itl": "60ms"},
             "workload": {
                 "arrivalRate": 0.8,
