@@ -56,8 +56,8 @@ def test_integers_of_32_bits_are_read_and_written_as_any_other(state: Simulation
     }, "fields beside them stay as they were"
 
 
-def test_a_function_is_compiled_once_for_integers_of_any_width() -> None:
-    """A stored width that reached the functions' arguments doubled the time until the first plan."""
+def test_stored_integers_have_one_type_in_compiled_code() -> None:
+    """Another type would compile many functions a second time, which a first plan waits for."""
 
     @compiled
     def read(words: Any) -> Any:

@@ -15,7 +15,8 @@ from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_baseline import PlanBaseline
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import same_workers
-from weft_operator.replanning.decide import ChangePlan, KeepPlan, approve, propose, stale, waits
+from weft_operator.replanning.decide import ChangePlan, KeepPlan
+from weft_operator.replanning.proposals import approve, propose, stale, waits
 from weft_operator.replanning.workload import taken_up
 from weft_operator.status.reasons.planned import PLANNED
 from weft_operator.status.results import PlanResult
