@@ -84,6 +84,23 @@ async def test_a_service_without_workers_is_stood_in_for(small: Stack, sidecars:
     assert (await asked(sidecars)).headers["X-Weft-Fallback"] == "small"
 
 
+async def test_a_request_that_loses_the_last_worker_is_served_by_the_other_service(
+    small: Stack, sidecars: Stack
+) -> None:
+    falls_back(sidecars, small.front, {})
+    await sidecars.up(prefill=0)
+    engine = sidecars.engines["d0"]
+    engine.script.delay_s = 5.0
+    request = asyncio.create_task(asked(sidecars))
+    await until(lambda: is_so(bool(engine.seen)))
+    registry: Any = sidecars.registry("c0")
+    lost = registry._workers["d0"]
+    registry._exclude(lost, "unreachable")
+    registry._gone(lost, "unreachable")
+    answer = await asyncio.wait_for(request, 15)
+    assert (answer.status, answer.headers["X-Weft-Fallback"]) == (200, "small")
+
+
 async def test_what_the_other_one_refuses_or_does_not_answer_is_refused_as_without_it(
     busy: Stack, small: Stack
 ) -> None:

@@ -148,7 +148,10 @@ async def test_a_decode_pod_lost_before_the_first_byte_is_replayed_unseen(sideca
 async def test_a_worker_that_falls_silent_with_open_connections_is_given_up(
     sidecars: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A powered-off node closes nothing: its address stops answering and its heartbeats stop."""
+    """A powered-off node closes nothing: its address stops answering and its heartbeats stop.
+
+    There is no other worker. The answer has what a fallback service is asked for.
+    """
     monkeypatch.setattr("weft_router.state.registry.SILENT_S", 0.3)
     monkeypatch.setattr("weft_router.state.registry.PROBE_EVERY_S", 0.2)
     monkeypatch.setattr("weft_router.state.registry.REFRESH_S", 0.1)
@@ -167,8 +170,8 @@ async def test_a_worker_that_falls_silent_with_open_connections_is_given_up(
     started = time.monotonic()
     answer = await pending
     assert time.monotonic() - started < 10
-    assert answer.status in (502, 503)
-    assert answer.json["error"]["message"]
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+    assert "(worker lost), and no other one is ready" in answer.json["error"]["message"]
 
 
 class _Deaf:

@@ -84,7 +84,7 @@ class Failover:
         failure: UpstreamFailedError | None = None
         failed_engines = 0
         broken = ""
-        suspect = False
+        suspect = none_left = False
         attempt = writer
         """The writer of an attempt: the client's, or one for an answer that is generated again."""
         continues = False
@@ -101,6 +101,7 @@ class Failover:
                     request, avoid, wait_s=RESUME_WAIT_S if writer.headers_sent else 0.0, retry=retry
                 )
                 if record is None:
+                    none_left = True
                     break
                 request.facts["worker"] = record.worker
                 request.facts["attempts"] = len(tried) + 1
@@ -182,6 +183,12 @@ class Failover:
             return
         if failure is None or failure.reason in ("refused", "connect"):
             raise self._placer.not_ready(request)
+        if none_left and not request.deaths and not failed_engines:  # another worker would have served it
+            raise UnavailableError(
+                f"the decode worker of this request is gone ({failure.reason}), and no other one is ready; try again",
+                retry_after_s=2,
+                overload=True,
+            )
         raise ApiError(
             f"{len(tried)} decode worker(s) failed to serve this request ({failure.reason}); try again",
             status=502,
