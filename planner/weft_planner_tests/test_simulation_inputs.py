@@ -22,6 +22,7 @@ from weft_planner.simulation import (
     layout_of,
     simulate,
 )
+from weft_planner.simulation.inputs import initial_state
 from weft_planner_tests.simulated import ONE_CLASS, profile, sample_of
 
 SAMPLE = sample_of([(0.0, [(100.0, 5.0, 0.0)]), (1.0, [(50.0, 2.0, 0.0)])])
@@ -132,3 +133,11 @@ def test_every_compiled_source_counts_for_the_cache(monkeypatch: pytest.MonkeyPa
 def test_numba_is_loaded_by_the_first_run_and_not_before() -> None:
     check = "import sys, weft_planner.simulation; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("layout", "read"), [(PAIR, 0), (Layout((), (Worker(1), Worker(1)), "symmetric"), 1)])
+def test_mode_imd_sees_the_decoding_sessions_where_a_prefill_for_others_delays_some(layout: Layout, read: int) -> None:
+    """A remote prefill on a worker with both roles counts each of that worker's sessions as one of the home's does."""
+    policy = PolicyChoice(route="weft", mode="imd")
+    state = initial_state(SAMPLE, layout, {"gpu": profile()}, policy, ONE_CLASS, options=Options(), seed=0)
+    assert state.rules["reads_gaps"][0] == read

@@ -45,6 +45,7 @@ class ApiModel(BaseModel):
         frozen=True,
         allow_inf_nan=False,
         use_attribute_docstrings=True,
+        defer_build=True,  # most commands validate few of the types
     )
 
     rules: ClassVar[tuple[Rule, ...]] = ()

@@ -200,7 +200,8 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
     """Return how the engine behaves under a candidate: prompts run in chunks where the engine can.
 
     Engines know no SLO: their own chunks are as long as their token budget allows. Policy weft's slices are not their
-    own: routers send them one by one.
+    own: routers send them one by one. They know no sessions either: what they computed stays until others need the
+    memory, and is then evicted block by block.
     ``error`` is the lognormal sigma of real prefills and slices against predictions.
     """
     weft, engine = candidate.policy.route == "weft", request.engine
@@ -216,6 +217,8 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
         history="read" if request.engine.bidirectional else "recompute",
         handover=kind.handover,
         prefix_cache=kind.prefix_cache,
+        evicts="tokens",
+        ended="keep" if kind.prefix_cache else "free",
         tiers=tuple(one.tier for one in engine.kv_tiers),
         window_s=request.routing.stats_window,
         prefill_noise_sigma=error,

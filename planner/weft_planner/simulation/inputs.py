@@ -238,7 +238,9 @@ def rules_of(
     rules["by_value"] = options.retention == "value"
     rules["reads_windows"] = POLICIES[policy.route].reads_windows
     rules["reads_order"] = POLICIES[policy.route].reads_order
-    rules["reads_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in (IMD, MODES["remote-jsq"])
+    stalls_others = any(layout.role(worker) == "both" for worker in range(len(layout.workers)))
+    unread = (MODES["remote-jsq"],) if stalls_others else (IMD, MODES["remote-jsq"])  # modes that predict no stall
+    rules["reads_gaps"] = policy.route == "weft" and MODES.get(policy.mode) not in unread
     rules["peaks"] = PEAKS
     rules["slots"] = 1 << int(sample.tokens.max(initial=1)).bit_length()
     rules["workers"] = len(layout.workers)

@@ -14,7 +14,7 @@ from weft_planner.simulation.lists import (
     remove,
     slot_of,
 )
-from weft_planner.simulation.prefix_cache import make_kept_room
+from weft_planner.simulation.prefix_cache import give_up_prompt, make_kept_room
 from weft_planner.simulation.queues import mark_dirty
 from weft_planner.simulation.records import (
     ACTIVE,
@@ -22,6 +22,7 @@ from weft_planner.simulation.records import (
     EVICTABLE,
     FRESH,
     JOINING,
+    KEPT,
     QUEUE,
     WAITING,
     SimulationState,
@@ -39,7 +40,7 @@ def use_kv(state: SimulationState, worker: int, tokens: float) -> None:
     """Allocate KV memory of a worker, whose prefix cache gives up what no longer fits beside it."""
     w = state.workers[worker]
     w.kv_used += tokens
-    w.kv_peak = max(w.kv_peak, w.kv_used)
+    w.kv_peak = max(w.kv_peak, w.kv_used - w.ended_kv)
     if w.kept > 0:
         make_kept_room(state, worker)
 
@@ -50,6 +51,14 @@ def free_kv(state: SimulationState, worker: int, tokens: float) -> None:
     state.workers[worker].kv_used -= tokens
     state.totals[0].kv_freed = 1
     mark_dirty(state, worker)
+
+
+@jitable
+def free_tokens(state: SimulationState, worker: int) -> float:
+    """Return the KV memory of a worker that no round holds: what is evictable is free, as in the gauges of engines."""
+    w = state.workers[worker]
+    free = w.kv_capacity - w.kv_used
+    return free if state.rules[0].oracle == 1 else free + w.evictable_kv
 
 
 @jitable
@@ -94,40 +103,55 @@ def next_to_evict(state: SimulationState, worker: int, spared: int, pressed: boo
 
 
 @jitable
-def evict_one(state: SimulationState, worker: int, spared: int, pressed: bool, lacking: float) -> bool:
-    """Drop the KV of one idle session, not that of row ``spared``; False when there is none to drop.
+def evict_kv(state: SimulationState, row: int, worker: int, lacking: float) -> None:
+    """Evict the KV of the session whose next, or last, round is ``row``.
 
     Where KV is evicted by tokens, no more than is ``lacking`` goes. By value all of it goes to the first tier, if there
     is one.
     """
-    row = next_to_evict(state, worker, spared, pressed)
-    if row < 0:
-        return False
-    session = state.sessions[state.rows[row].session]
+    r = state.rows[row]
+    session = state.sessions[r.session]
     w = state.workers[worker]
-    state.rows[row].evicted = 1
-    state.totals[0].evictions += 1
-    if state.rules[0].evicts_tokens == 1 and state.rules[0].by_value == 0 and lacking < session.kv_tokens:
-        session.kv_tokens -= lacking
-        w.evictable_kv -= lacking
-        w.kv_used -= lacking
-        return True
-    protect_kv(state, row, worker)
-    w.kv_used -= session.kv_tokens
-    if state.rules[0].by_value == 1 and state.rules[0].tiers == 1:
-        write_below(state, state.rows[row].session, worker, session.kv_tokens)
-    session.kv_tokens = 0.0
-    return True
+    by_value = state.rules[0].by_value == 1
+    given = session.kv_tokens
+    if state.rules[0].evicts_tokens == 1 and not by_value:
+        given = min(lacking, given)
+    if session.bound < 0:
+        w.ended_kv -= given
+    else:
+        state.totals[0].evictions += 1 - r.evicted
+        r.evicted = 1
+    if given == session.kv_tokens:
+        protect_kv(state, row, worker)
+        if by_value and state.rules[0].tiers == 1:
+            write_below(state, r.session, worker, given)
+    else:
+        w.evictable_kv -= given
+    w.kv_used -= given
+    session.kv_tokens -= given
 
 
 @jitable
-def make_room(state: SimulationState, worker: int, tokens: float) -> bool:
-    """Evict idle sessions until there is room for some tokens; always True where memory was reserved beforehand."""
+def make_room(state: SimulationState, worker: int, tokens: float, spared: int, pressed: bool) -> bool:
+    """Give up what was used least recently until a worker has room for some tokens; False when that is not enough.
+
+    That is prompts in its prefix cache and KV of idle sessions, not that of row ``spared``. ``pressed``: see
+    ``next_to_evict``.
+    """
     w = state.workers[worker]
-    if state.rules[0].oracle == 0:
-        while w.kv_used + tokens > w.kv_capacity:
-            if not evict_one(state, worker, -1, False, w.kv_used + tokens - w.kv_capacity):
-                return False
+    lacking = w.kv_used + w.kept + tokens - w.kv_capacity
+    while lacking > 0:
+        row = next_to_evict(state, worker, spared, pressed)
+        prompt = first_of(state, KEPT, worker)
+        if prompt >= 0 and (
+            row < 0 or state.rows[prompt].kept_at <= state.sessions[state.rows[row].session].idle_since
+        ):
+            give_up_prompt(state, prompt, worker, lacking)
+        elif row >= 0:
+            evict_kv(state, row, worker, lacking)
+        else:
+            return False
+        lacking = w.kv_used + w.kept + tokens - w.kv_capacity
     return True
 
 
@@ -135,15 +159,13 @@ def make_room(state: SimulationState, worker: int, tokens: float) -> bool:
 def bind_session(state: SimulationState, row: int) -> int:
     """Return the decode worker that the service's binding chooses for a session, -1 when none has room.
 
-    The prompt must fit now; with known lengths the whole session must. When nothing is free, evictable memory of idle
-    sessions counts as free.
+    The prompt must fit now; with known lengths the whole session must.
     """
     rules = state.rules[0]
     r = state.rows[row]
     session = state.sessions[r.session]
     need = session.reserve if rules.oracle == 1 else r.history + r.increment + 1
     count = 0
-    idle = 0.0
     for i in range(rules.workers):
         w = state.workers[i]
         if w.role != DECODE or w.draining == 1:
@@ -153,22 +175,14 @@ def bind_session(state: SimulationState, row: int) -> int:
         state.bound[count] = w.sessions
         state.prefix_hit[count] = session.prefix if state.per_class[i, session.slo_class].cached == 1 else 0.0
         state.load[count] = w.batch + length_of(state, WAITING, i) + length_of(state, QUEUE, i)
-        idle += w.evictable_kv
+        free = free_tokens(state, i)
+        state.kv_free[count] = free if free >= need else NO_ROOM
         count += 1
-    chosen = -1
-    attempts = 0 if count == 0 else (1 if idle == 0 or rules.oracle == 1 else 2)
-    for attempt in range(attempts):
-        for k in range(count):
-            w = state.workers[state.places[k]]
-            free = w.kv_capacity - w.kv_used
-            if attempt == 1:
-                free += w.evictable_kv
-            state.kv_free[k] = free if free >= need else NO_ROOM
-        state.totals[0].choices = count
-        state.totals[0].needed_kv = need
-        chosen = call_policy(rules.place, state)
-        if chosen >= 0:
-            break
+    if count == 0:
+        return -1
+    state.totals[0].choices = count
+    state.totals[0].needed_kv = need
+    chosen = call_policy(rules.place, state)
     if chosen < 0:
         return -1
     state.totals[0].cursor = chosen + 1
@@ -204,6 +218,7 @@ def leave_kv(state: SimulationState, row: int) -> None:
     worker = session.bound
     state.rows[row].kept_until = 0.0
     make_evictable(state, row, worker)
+    state.workers[worker].ended_kv += session.kv_tokens
     mark_dirty(state, worker)
     session.bound = -1
     state.workers[worker].sessions -= 1
@@ -248,10 +263,9 @@ def admit(state: SimulationState, row: int, worker: int) -> bool:
     need = r.history + r.increment + 1 + r.generated
     if state.rules[0].oracle == 0:
         others = w.batch + length_of(state, QUEUE, worker) + length_of(state, JOINING, worker)
-        while w.kv_used + need - session.kv_tokens + others > w.kv_capacity:
-            lacking = w.kv_used + need - session.kv_tokens + others - w.kv_capacity
-            if not evict_one(state, worker, row, w.kv_used - w.evictable_kv < 1, lacking):
-                return False
+        pressed = w.kv_used - w.evictable_kv < 1
+        if not make_room(state, worker, need - session.kv_tokens + others, row, pressed):
+            return False
     protect_kv(state, row, worker)
     if state.rules[0].oracle == 0:
         use_kv(state, worker, need - session.kv_tokens)
@@ -305,7 +319,6 @@ def make_room_to_grow(state: SimulationState, worker: int) -> None:
     The first token's memory was allocated with the prompt's.
     """
     w = state.workers[worker]
-    while w.batch > 0 and w.kv_used + w.batch - w.first_tokens_pending > w.kv_capacity:
-        if not evict_one(state, worker, -1, True, w.kv_used + w.batch - w.first_tokens_pending - w.kv_capacity):
-            preempt_one(state, worker)
+    while w.batch > 0 and not make_room(state, worker, float(w.batch - w.first_tokens_pending), -1, True):
+        preempt_one(state, worker)
     use_kv(state, worker, float(w.batch - w.first_tokens_pending))

@@ -75,20 +75,25 @@ def use_kept_prompt(state: SimulationState, row: int, worker: int) -> None:
 
 
 @jitable
+def give_up_prompt(state: SimulationState, row: int, worker: int, tokens: float) -> None:
+    """Take that many tokens, or all, of a prompt out of the prefix cache."""
+    r = state.rows[row]
+    given = min(tokens, r.kept)
+    r.kept -= given
+    state.workers[worker].kept -= given
+    if r.kept == 0:
+        remove(state, list_of(state, KEPT, worker), row)
+
+
+@jitable
 def make_kept_room(state: SimulationState, worker: int) -> None:
     """Give up prompts, the least recently used first, until those that are left fit beside the worker's work."""
     w = state.workers[worker]
     kept = list_of(state, KEPT, worker)
     over = w.kv_used + w.kept - w.kv_capacity
     while over > 0 and state.lists[kept].first >= 0:
-        row = state.lists[kept].first
-        r = state.rows[row]
-        given = min(over, r.kept)
-        r.kept -= given
-        w.kept -= given
-        over -= given
-        if r.kept == 0:
-            remove(state, kept, row)
+        give_up_prompt(state, state.lists[kept].first, worker, over)
+        over = w.kv_used + w.kept - w.kv_capacity
 
 
 @jitable
@@ -115,13 +120,14 @@ def take_prompt(state: SimulationState, row: int, worker: int) -> None:
 
 
 @jitable
-def keep_prompt(state: SimulationState, row: int, worker: int) -> None:
+def keep_prompt(state: SimulationState, row: int, worker: int, now: float) -> None:
     """Leave a prompt that was prefilled for another worker in the prefix cache once its KV memory is free."""
     if state.rules[0].caches == 0:
         return
     w = state.workers[worker]
     r = state.rows[row]
     r.kept = r.history + r.increment
+    r.kept_at = now
     w.kept += r.kept
     append(state, list_of(state, KEPT, worker), row)
     make_kept_room(state, worker)

@@ -61,7 +61,7 @@ CLASSES = _record(f8="ttft_slo itl_slo priority decode", i8="gaps")
 
 ROWS = _record(
     f8="history increment gap noise chunk_noise arrival first_token_at finished ttft max_gap last_token_at seconds "
-    "task_history task_tokens done part back scratch_kv read present kept kept_until",
+    "task_history task_tokens done part back scratch_kv read present kept kept_at kept_until",
     i4="session read_sends back_sends state prefill_worker route reason late_gaps gaps steps_left join_step late_base "
     "late_before whole ready reading postponed resumed generated evictable evicted first_token_pending",
 )
@@ -71,7 +71,7 @@ ROWS = _record(
   that runs, in ``seconds`` as predicted; ``ready`` says where it is; ``back`` tokens of KV to return to the decode
   worker; ``scratch_kv`` tokens held at a worker that prefills for another; ``read`` tokens of history still to read,
   ``reading`` 1 while they are read; ``present``: tokens that its decode worker had when it was routed; ``kept``: tokens
-  of its prompt in its prefill worker's prefix cache.
+  of its prompt in its prefill worker's prefix cache, since ``kept_at``.
 * Decode: ``steps_left`` from worker step ``join_step`` on; ``late_base`` is the worker's count of late steps at that
   time, ``late_before`` the late gaps from before a preemption; ``first_token_pending`` is 1 until the first token of an
   answer that begins with a decode step.
@@ -90,26 +90,28 @@ in tier ``tier`` of worker ``below_at``, 0 for none. ``idle_since``: when its la
 there."""
 
 WORKERS = _record(
-    f8="kv_capacity kv_used kv_peak evictable_kv context last_end work_start work_s queue_s queue_tokens queue_work "
-    "out_free in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
+    f8="kv_capacity kv_used kv_peak evictable_kv ended_kv context last_end work_start work_s queue_s queue_tokens "
+    "queue_work out_free in_free last_chosen busy queue_area queue_since switch_s kept next_slice_at",
     i8="role draining target sends_sessions both mode batch steps current ahead chunk running dirty sessions "
     "peaks first_tokens_pending sending receiving slice_event_set assigned prefill_places decode_places in_steps "
     "first_rank ranks busy_ranks end_kind first_batch stages alone costs_of",
 )
-"""Per worker. ``queue_s``: predicted seconds of its queued and running prefills; ``queue_tokens``, ``queue_work``:
-tokens still to compute there, and the same weighted by the mean length of their sequences; ``ahead``: the prefill to
-run after ``current`` whose history is read already; ``running``: tokens still to compute of the prefill, or slice, that
-the engine of a decode worker has among its sequences; ``prefill_places``, ``decode_places``: prefills that the engine
-has at a time as a prefill worker, and sequences as a decode worker, NO_LIMIT without a limit; ``in_steps``: 1 where
+"""Per worker. ``kv_used``: tokens of KV, of which ``evictable_kv`` are of sessions without a round, and of these
+``ended_kv`` of sessions that ended; ``kv_peak``: the most of ``kv_used`` without these. ``queue_s``: seconds of its
+queued and running prefills as predicted when they were routed; ``queue_tokens``, ``queue_work``: tokens still to
+compute there, and the same weighted by the mean length of their sequences; ``ahead``: the prefill to run after
+``current`` whose history is read already; ``running``: tokens still to compute of the prefill, or slice, that the
+engine of a decode worker has among its sequences; ``prefill_places``, ``decode_places``: prefills that the engine has
+at a time as a prefill worker, and sequences as a decode worker, NO_LIMIT without a limit; ``in_steps``: 1 where
 prefills of a prefill worker run in steps (``prefill_steps``), not each by itself; ``first_rank``: the first of the
 ``ranks`` workers that step together with this one, ``busy_ranks`` of which (as the first counts) have not ended their
-step, and ``end_kind``, ``work_s``: what this one does in it; ``stages``: pipeline stages that it shares with the others
-of its replica, of which ``first_batch`` is the first; ``alone``: 1 if its replica has one batch;
-``first_tokens_pending``: sequences of its batch without a first token; ``kept``: tokens of prompts in its prefix cache
-beside ``kv_used``; ``assigned``: sessions whose first prefill it was given; ``next_slice_at``: when the next slice
-arrives, ``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends its
-sessions' KV to others; ``both``: 1 if as a decode worker it prefills for the sessions of others, too; ``costs_of``: the
-first worker of its pool and degree."""
+step, and ``end_kind``, ``work_s``: what this one does in it; ``stages``: pipeline stages that it shares with the
+others of its replica, of which ``first_batch`` is the first; ``alone``: 1 if its replica has one batch;
+``first_tokens_pending``: sequences of its batch without a first token; ``kept``: tokens of prompts in its prefix
+cache beside ``kv_used``; ``assigned``: sessions whose first prefill it was given; ``next_slice_at``: when the next
+slice arrives, ``slice_event_set`` 1 while an event is set for it; ``sends_sessions``: 1 if a worker that drains sends
+its sessions' KV to others; ``both``: 1 if as a decode worker it prefills for the sessions of others, too;
+``costs_of``: the first worker of its pool and degree."""
 
 TIERS = _record(f8="capacity used latency per_token free_at")
 """Per worker and tier below its GPUs' memory, in tokens and seconds; ``free_at``: when the last load from it ends."""

@@ -128,7 +128,7 @@ def migrate_session(state: SimulationState, row: int, now: float) -> None:
     held = session.kv_tokens
     r.kept_until = 0.0
     to = bind_session(state, row) if state.workers[home].sends_sessions == 1 and held > 0 else -1
-    if to < 0 or not make_room(state, to, held):
+    if to < 0 or (state.rules[0].oracle == 0 and not make_room(state, to, held, -1, False)):
         detach(state, row)
         return
     protect_kv(state, row, home)

@@ -13,7 +13,7 @@ from weft_core.timing import (
 from weft_planner.simulation.compiled import jitable
 from weft_planner.simulation.gaps import ITL_WINDOW, TTFT_WINDOW, describe_batch, window_mean
 from weft_planner.simulation.lists import length_of
-from weft_planner.simulation.memory import use_kv
+from weft_planner.simulation.memory import free_tokens, make_room, use_kv
 from weft_planner.simulation.prefix_cache import cached_prefix, drop_prompt, look_up, readable_tokens, use_kept_prompt
 from weft_planner.simulation.queues import chunked_prefill_s, chunked_queue_s, enqueue, prefill_pieces, step_pieces
 from weft_planner.simulation.records import (
@@ -103,7 +103,7 @@ def describe_local(
         local.chunked_queue_s = wait_and_load(chunked_queue_s(state, worker) + wait, load_s)
     local.chunked_s = chunked_prefill_s(state, worker, present, tokens) if rules.slices == 1 else float("inf")
     local.windowed_itl = window_mean(state, worker, ITL_WINDOW, now) if rules.reads_windows == 1 else float("nan")
-    local.kv_free = w.kv_capacity - w.kv_used
+    local.kv_free = free_tokens(state, worker)
 
 
 @jitable
@@ -146,7 +146,7 @@ def describe_remote(
     remote.sent = state.sent[worker]
     remote.sessions = w.assigned
     remote.decoding = w.batch
-    remote.kv_use = w.kv_used / w.kv_capacity
+    remote.kv_use = 1.0 - free_tokens(state, worker) / w.kv_capacity
     remote.used_at = w.last_chosen
     remote.link_rate = back.rate
 
@@ -185,7 +185,7 @@ def candidates(state: SimulationState, row: int, home: int, present: float, here
             continue
         if rules.unreadable == 1 and later and not may_recompute(here, total - present, state.cached[i]):
             continue
-        helps = w.both == 1 and w.role == DECODE and w.kv_used + total <= w.kv_capacity
+        helps = w.both == 1 and w.role == DECODE and total <= free_tokens(state, i)
         if helps or (w.role == PREFILL and total <= w.kv_capacity):
             state.candidates[count] = i
             count += 1
@@ -291,6 +291,8 @@ def start_prefill(
     if worker != home and w.role == DECODE:  # this worker holds the KV beside that of its own sessions
         r.scratch_kv = cached + tokens
         use_kept_prompt(state, row, worker)
+        if state.rules[0].oracle == 0:
+            make_room(state, worker, r.scratch_kv, -1, True)
         use_kv(state, worker, r.scratch_kv)
     enqueue(state, row, worker, now)
     r.read = 0.0

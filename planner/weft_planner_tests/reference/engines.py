@@ -7,7 +7,7 @@ from weft_core.policies.registry import ORDERS
 from weft_core.policies.routing.colocated import DELAY, delays_prefill
 from weft_core.timing import largest_chunk, prefill_seconds, prefill_step_seconds, step_seconds
 from weft_planner_tests.reference.estimates import elsewhere, gaps_left, slack_figures, slice_limit, whole_queue
-from weft_planner_tests.reference.memory import evict, forget, shed
+from weft_planner_tests.reference.memory import forget, make_room, shed
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.world import World
 
@@ -185,11 +185,8 @@ def begin_step(world: World, engine: Engine, now: float, *, waits: bool) -> None
     while engine.joining and may_join(world, engine):
         engine.batch.append(engine.joining.pop(0))
     if not world.oracle:
-        while engine.batch and (
-            (lacking := world.used(engine) + sum(not r.starts for r in engine.batch) - engine.capacity) > 0
-        ):
-            if not evict(world, engine, None, now, pressed=True, lacking=lacking):
-                preempt(world, engine)
+        while engine.batch and not make_room(world, engine, sum(not r.starts for r in engine.batch), now, pressed=True):
+            preempt(world, engine)
     for r in engine.batch:
         r.session.kept += not r.starts
     shed(world, engine)

@@ -13,55 +13,69 @@ from weft_planner_tests.reference.world import World
 
 
 def place(world: World, row: Round) -> Engine | None:
-    """Return the engine for a new session, None while none has room; evicting counts when nothing else helps."""
+    """Return the engine for a new session, None while none has room."""
     session = row.session
     need = session.reserve if world.oracle else row.history + row.increment + 1
     engines = [e for e in world.engines if not e.prefills]
-    idle = [sum(r.session.kept for r in e.idle) for e in engines]
-    for attempt in range(1 if world.oracle or not sum(idle) else 2):
-        free = [e.capacity - world.used(e) + attempt * idle[k] for k, e in enumerate(engines)]
-        hits = [session.prefix if session.kind in e.cached else 0.0 for e in engines]
-        inputs = BindingInputs(
-            need,
-            kv_free=[x if x >= need else -1e300 for x in free],
-            kv_capacity=[e.capacity for e in engines],
-            sessions=[float(sum(s.worker is e for s in world.sessions)) for e in engines],
-            prefix_hit=hits,
-            load=[float(len(e.batch) + len(e.waiting) + len(e.queue)) for e in engines],
-            cursor=world.cursor % len(engines),
-            in_memory=hits,
-        )
-        chosen = BINDINGS[world.policy.binding].bind(inputs)
-        if chosen >= 0:
-            world.cursor = chosen + 1
-            return engines[chosen]
-    return None
+    free = [world.free(e) for e in engines]
+    hits = [session.prefix if session.kind in e.cached else 0.0 for e in engines]
+    inputs = BindingInputs(
+        need,
+        kv_free=[x if x >= need else -1e300 for x in free],
+        kv_capacity=[e.capacity for e in engines],
+        sessions=[float(sum(s.worker is e for s in world.sessions)) for e in engines],
+        prefix_hit=hits,
+        load=[float(len(e.batch) + len(e.waiting) + len(e.queue)) for e in engines],
+        cursor=world.cursor % len(engines),
+        in_memory=hits,
+    )
+    chosen = BINDINGS[world.policy.binding].bind(inputs)
+    if chosen < 0:
+        return None
+    world.cursor = chosen + 1
+    return engines[chosen]
 
 
-def evict(world: World, engine: Engine, spared: Round | None, now: float, *, pressed: bool, lacking: float) -> bool:
-    """Drop the KV of the session that has been idle longest of those that may be; False when there is none.
+def evictable(world: World, engine: Engine, spared: Round | None, now: float, *, pressed: bool) -> Round | None:
+    """Return the session that has been idle longest of those that may be evicted, by its next or last round.
 
-    ``pressed``: in need, the session that began last may be. By value it is the one worth least, and goes down. Where
-    tokens are evicted, only those ``lacking`` go.
+    ``pressed``: in need, the session that began last may be. By value it is the one worth least.
     """
     idle = [r for r in engine.idle if r is not spared]
     if world.by_value:
-        chosen = min(idle, key=lambda r: value(world, r.session, engine, -1, now), default=None)
-    else:
-        chosen = next((r for r in idle if r.kept_until <= now), None)
+        return min(idle, key=lambda r: value(world, r.session, engine, -1, now), default=None)
+    chosen = next((r for r in idle if r.kept_until <= now), None)
     if chosen is None and idle and pressed:
         chosen = max(idle, key=lambda r: world.sessions.index(r.session))
-    if chosen is None:
-        return False
-    chosen.evicted = True
-    world.evictions += 1
-    if world.options.evicts == "tokens" and not world.by_value and lacking < chosen.session.kept:
-        chosen.session.kept -= lacking
-        return True
-    engine.idle.remove(chosen)
+    return chosen
+
+
+def evict(world: World, engine: Engine, row: Round, now: float, *, lacking: float) -> None:
+    """Drop a session's KV; by value it goes down. Where tokens are evicted, only those ``lacking`` go."""
+    if row.session.worker is not None:
+        world.evictions += not row.evicted
+        row.evicted = True
+    if world.options.evicts == "tokens" and not world.by_value and lacking < row.session.kept:
+        row.session.kept -= lacking
+        return
+    engine.idle.remove(row)
     if world.by_value:
-        write_below(world, chosen.session, engine, now)
-    chosen.session.kept = 0.0
+        write_below(world, row.session, engine, now)
+    row.session.kept = 0.0
+
+
+def make_room(
+    world: World, engine: Engine, tokens: float, now: float, *, spared: Round | None = None, pressed: bool = False
+) -> bool:
+    """Give up the prompts and the idle sessions' KV that were used least recently; False when that is not enough."""
+    while (lacking := world.used(engine) + sum(r.kept for r in engine.kept) + tokens - engine.capacity) > 0:
+        row = evictable(world, engine, spared, now, pressed=pressed)
+        if engine.kept and (row is None or engine.kept[0].kept_at <= (row.session.idle_since or math.inf)):
+            give_up(engine, lacking)
+        elif row is not None:
+            evict(world, engine, row, now, lacking=lacking)
+        else:
+            return False
     return True
 
 
@@ -97,15 +111,13 @@ def give_time_to_live(world: World, row: Round, engine: Engine, now: float) -> N
 
 
 def admit(world: World, row: Round, engine: Engine, now: float) -> bool:
-    """Make room for a round; False when it has to wait."""
+    """Give a round its memory; False when it has to wait."""
     need = row.history + row.increment + 1 + max(0, len(row.emitted) - 1)
     if not world.oracle:
         others = len(engine.batch) + len(engine.queue) + len(engine.joining)
-        while world.used(engine) + need - row.session.kept + others > engine.capacity:
-            pressed = world.used(engine) - sum(r.session.kept for r in engine.idle) < 1
-            lacking = world.used(engine) + need - row.session.kept + others - engine.capacity
-            if not evict(world, engine, row, now, pressed=pressed, lacking=lacking):
-                return False
+        pressed = engine.capacity - world.free(engine) < 1
+        if not make_room(world, engine, need - row.session.kept + others, now, spared=row, pressed=pressed):
+            return False
     if row.evicted:
         row.evicted = False
         world.waits.append(now - row.arrival)
@@ -206,11 +218,15 @@ def forget(row: Round, engine: Engine) -> None:
         earlier.kept = 0.0
 
 
+def give_up(engine: Engine, tokens: float) -> None:
+    """Give up so many tokens, or all, of the prompt that was used least recently."""
+    oldest = engine.kept[0]
+    oldest.kept -= min(tokens, oldest.kept)
+    if oldest.kept == 0:
+        engine.kept.remove(oldest)
+
+
 def shed(world: World, engine: Engine) -> None:
     """Give up the prompts used least recently until the others fit beside what is in use."""
     while engine.kept and world.used(engine) + sum(r.kept for r in engine.kept) > engine.capacity:
-        oldest = engine.kept[0]
-        over = world.used(engine) + sum(r.kept for r in engine.kept) - engine.capacity
-        oldest.kept -= min(over, oldest.kept)
-        if oldest.kept == 0:
-            engine.kept.remove(oldest)
+        give_up(engine, world.used(engine) + sum(r.kept for r in engine.kept) - engine.capacity)

@@ -46,6 +46,7 @@ class Round:
     cached: float = 0.0
     compute: float = 0.0
     done: float = 0.0
+    seconds: float = 0.0
     back: float = 0.0
     whole: bool = False
     ready: bool = True
@@ -57,6 +58,7 @@ class Round:
     unread: float = 0.0
     present: float = 0.0
     kept: float = 0.0
+    kept_at: float = NAN
     starts: bool = False
     preempted: bool = False
     # its session's KV before it arrives

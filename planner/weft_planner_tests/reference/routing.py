@@ -17,7 +17,7 @@ from weft_planner_tests.reference.estimates import (
     whole_queue,
     windowed_mean,
 )
-from weft_planner_tests.reference.memory import forget, load, load_ends, shed, tier_of
+from weft_planner_tests.reference.memory import forget, load, load_ends, make_room, shed, tier_of
 from weft_planner_tests.reference.parts import Engine, Round
 from weft_planner_tests.reference.world import World
 
@@ -80,7 +80,7 @@ def may_help(world: World, engine: Engine, total: float) -> bool:
     """Return whether an engine may prefill for sessions of others."""
     if engine.prefills:
         return total <= engine.capacity
-    return engine.both and world.used(engine) + total <= engine.capacity
+    return engine.both and total <= world.free(engine)
 
 
 def task_figures(world: World, row: Round, present: float, tokens: float, now: float) -> TaskFigures:
@@ -120,7 +120,7 @@ def local_figures(
         batch=len(home.batch),
         context=context,
         step_s=step,
-        kv_free=home.capacity - world.used(home),
+        kv_free=world.free(home),
         queued=len(home.queue),
     )
 
@@ -140,7 +140,7 @@ def remote_figures(
         windowed_ttft=windowed_mean(world, engine.ttfts, now),
         queued=len(engine.queue),
         cached=cached_on(row, engine),
-        kv_use=world.used(engine) / engine.capacity,
+        kv_use=1 - world.free(engine) / engine.capacity,
         used_at=engine.chosen,
         link_rate=1.0,
         sent=sent[-1].history + sent[-1].increment if sent else prefix_on(row, engine),
@@ -163,11 +163,14 @@ def queue_task(
 ) -> None:
     """Queue a prefill; a read begins at once, but where the engine pulls it when the prefill's turn comes."""
     row.at, row.cached, row.compute, row.done, row.whole, row.ready = engine, cached, compute, 0.0, whole, True
+    row.seconds = prefill_seconds(engine.pre, cached, compute)
     engine.chosen = now
     row.holds = 0.0
     if engine is not row.home and not engine.prefills:
         row.holds = cached + compute
         forget(row, engine)
+        if not world.oracle:
+            make_room(world, engine, 0, now, pressed=True)  # what it holds is used already
         shed(world, engine)
     engine.queue.append(row)
     world.mark(engine)

@@ -17,7 +17,7 @@ from weft_planner_tests.reference.memory import (
     write_below,
 )
 from weft_planner_tests.reference.parts import Engine, Round
-from weft_planner_tests.reference.routing import start_round, start_routed
+from weft_planner_tests.reference.routing import may_help, start_round, start_routed
 from weft_planner_tests.reference.world import World
 
 
@@ -87,6 +87,11 @@ class Reference(World):
             queue(self, row, home)
 
     def end_load(self, row: Round, now: float) -> None:
+        total = row.history + row.increment + max(0, len(row.emitted) - 1)
+        if row.route >= 0 and not may_help(self, self.engines[row.route], total):
+            row.session.kept = row.present
+            start_round(self, row, now)
+            return
         start_routed(self, row, row.present, now)
 
     def end_read(self, row: Round, now: float) -> None:
@@ -154,7 +159,7 @@ class Reference(World):
             assert row.at is not None
             self.freed(row.at)
             if self.caches:
-                row.kept = row.history + row.increment
+                row.kept, row.kept_at = row.history + row.increment, now
                 row.at.kept.append(row)
                 shed(self, row.at)
         if not self.pull:

@@ -170,6 +170,11 @@ class World:
         own += sum(r.session.kept for r in engine.idle if r.session.worker is None)
         return own + sum(r.holds for r in self.rows if r.at is engine)
 
+    def free(self, engine: Engine) -> float:
+        """Return the KV that no round holds: what idle sessions and ended ones left can be evicted."""
+        left = 0.0 if self.oracle else sum(r.session.kept for r in engine.idle)
+        return engine.capacity - self.used(engine) + left
+
     def draw(self) -> float:
         """Return the next number of the dice, in [0, 1)."""
         self.random = self.random * 48271 % 2147483647

@@ -16,7 +16,7 @@ def end_kv_return(state: SimulationState, row: int, now: float) -> None:
     if r.scratch_kv > 0:
         free_kv(state, r.prefill_worker, r.scratch_kv)
         r.scratch_kv = 0.0
-        keep_prompt(state, row, r.prefill_worker)
+        keep_prompt(state, row, r.prefill_worker, now)
     if state.rules[0].pull == 0:
         emit_first_token(state, row, now, False)
         return

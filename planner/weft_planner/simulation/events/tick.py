@@ -14,7 +14,7 @@ def record_tick(state: SimulationState, now: float) -> None:
         tick = state.ticks[totals.ticks, i]
         tick.queued = length_of(state, QUEUE, i)
         tick.batch = state.workers[i].batch
-        tick.kv = state.workers[i].kv_used
+        tick.kv = state.workers[i].kv_used - state.workers[i].ended_kv
     totals.ticks += 1
     if totals.ticks < state.rules[0].ticks:
         push(state, now + totals.tick_s, TICK, 0)
