@@ -74,7 +74,7 @@ class Passes:
             each = []
             for step in costs.decode:
                 table = step_features(rest, expert_share=step.expert_share)
-                figures = np.array([*step.figures[:4], *step.figures[5:8]])
+                figures = np.array([*step.figures[:4], *step.figures[5:8], step.per_chunk])
                 each.append(np.where(batch >= step.from_batch, table @ figures, 0.0))
             found[~prefill] = np.max(each, axis=0)
         return found

@@ -84,7 +84,8 @@ class DecodePiece:
     Affine, but for the expert weights of a mixture of experts: a step reads only the experts that its tokens chose.
     ``experts_seconds`` is the time to read all of them and ``expert_share`` the share that one token chooses, so a step
     reads 1 - (1 - share)^tokens of them. Dense: both 0. ``per_chunk_pair`` multiplies chunk x (chunk's history +
-    chunk / 2), ``per_chunk_context`` the tokens that the chunk's sequence then holds. The regime applies to batches of
+    chunk / 2), ``per_chunk_context`` the tokens that the chunk's sequence then holds; ``per_chunk`` is what any chunk
+    costs, as the kernels of its attention have to be started. The regime applies to batches of
     ``from_batch`` and more: engines take other kernels for larger batches.
     """
 
@@ -97,6 +98,7 @@ class DecodePiece:
     per_chunk_pair: float = 0.0
     per_chunk_context: float = 0.0
     from_batch: float = 0.0
+    per_chunk: float = 0.0
 
     @property
     def figures(self) -> tuple[float, ...]:
@@ -111,6 +113,7 @@ class DecodePiece:
             self.per_chunk_pair,
             self.per_chunk_context,
             self.from_batch,
+            self.per_chunk,
         )
 
     def seconds(self, batch: float, context: float) -> float:

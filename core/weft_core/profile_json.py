@@ -91,6 +91,8 @@ def _decode_piece_to_json(piece: DecodePiece) -> dict[str, object]:
         "perChunkContext": piece.per_chunk_context,
         **_experts_to_json(piece),
     }
+    if piece.per_chunk > 0:
+        body["perChunk"] = piece.per_chunk
     return body | ({"fromBatch": int(piece.from_batch)} if piece.from_batch > 0 else {})
 
 
@@ -188,6 +190,7 @@ def _decode_piece_from_json(row: Json, where: str) -> DecodePiece:
         per_chunk_pair=FIELDS.required(row, "perChunkPair", where) if mixed else 0.0,
         per_chunk_context=FIELDS.required(row, "perChunkContext", where) if mixed else 0.0,
         from_batch=float(FIELDS.whole(row, "fromBatch", where)) if "fromBatch" in row else 0.0,
+        per_chunk=FIELDS.required(row, "perChunk", where) if "perChunk" in row else 0.0,
     )
 
 

@@ -263,4 +263,5 @@ def _per_token(piece: DecodePiece, speculation: Speculation, draft: DraftModel, 
         per_chunk_pair=prompt * piece.per_chunk_pair,
         per_chunk_context=prompt * piece.per_chunk_context,
         from_batch=float(math.ceil(piece.from_batch / (tokens + 1))),
+        per_chunk=prompt * piece.per_chunk,
     )

@@ -11,9 +11,9 @@ from typing import Final
 
 PREFILL_FIELDS: Final = 7
 """alpha, per_token, per_pair, per_context_token, experts_seconds, log_unread, from_context."""
-STEP_FIELDS: Final = 9
+STEP_FIELDS: Final = 10
 """alpha, per_sequence, per_context_token, experts_seconds, log_unread, per_chunk_token, per_chunk_pair,
-per_chunk_context, from_batch.
+per_chunk_context, from_batch, per_chunk.
 
 ``log_unread`` is the logarithm of the share of the experts that a token does not read: an exponential takes less than
 half as long as a power."""
@@ -74,6 +74,8 @@ def step_seconds(
                 log_unread = pieces[at + 4]
                 read = 1.0 - math.exp(log_unread * (batch + chunk))
             seconds += pieces[at + 3] * read
+        if chunk > 0:
+            seconds += pieces[at + 9]
         if seconds > longest:
             longest = seconds
     return longest
@@ -123,7 +125,8 @@ def chunk_between(
             continue
         steep = pieces[at + 5] + pieces[at + 6] * chunk_history + pieces[at + 7]
         bend = 2.0 * pieces[at + 6]
-        room = limit - (pieces[at] + pieces[at + 1] * batch + pieces[at + 2] * context + pieces[at + 7] * chunk_history)
+        alone = pieces[at] + pieces[at + 1] * batch + pieces[at + 2] * context
+        room = limit - (alone + pieces[at + 9] + pieces[at + 7] * chunk_history)
         if room < 0:
             return 0, 0
         slope = steep + math.sqrt(steep * steep + bend * room)

@@ -52,6 +52,7 @@ def decode_pieces(draw: st.DrawFn) -> DecodePiece:
         per_chunk_pair=draw(figures),
         per_chunk_context=draw(figures),
         from_batch=draw(st.sampled_from([0, 1, 2, 32, 200])),
+        per_chunk=draw(figures),
     )
 
 

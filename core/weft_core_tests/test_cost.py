@@ -47,7 +47,8 @@ def test_a_mixed_step_that_nobody_measured_is_estimated_from_above(
     profile: CostProfile, batch: int, context: int, chunk: int, history: int
 ) -> None:
     for costs in profile.degrees.values():
-        bare = tuple(replace(piece, per_chunk_token=0, per_chunk_pair=0, per_chunk_context=0) for piece in costs.decode)
+        none = {"per_chunk_token": 0, "per_chunk_pair": 0, "per_chunk_context": 0, "per_chunk": 0}
+        bare = tuple(replace(piece, **none) for piece in costs.decode)
         estimated = replace(profile, degrees={1: replace(costs, decode=with_chunk_costs(bare, costs.prefill))})
         alone = estimated.t_pre(history=history, increment=chunk, degree=1)
         fixed = estimated.t_pre(history=history, increment=0, degree=1)
@@ -72,7 +73,7 @@ def test_a_slower_worker_takes_so_many_times_as_long(
 def test_the_flat_figures_are_the_pieces() -> None:
     profile = simple_profile()
     assert profile.prefill_figures(2) == (0.0, 0.0005, 0.0, 0.0, 0.0, 0.0, 0.0)
-    assert profile.step_figures(2) == (0.005, 0.001, 0.0, 0.0, 0.0, 0.0005, 0.0, 0.0, 0.0)
+    assert profile.step_figures(2) == (0.005, 0.001, 0.0, 0.0, 0.0, 0.0005, 0.0, 0.0, 0.0, 0.0)
     assert len(profile.prefill_figures(1)) == PREFILL_FIELDS
     assert len(profile.step_figures(1)) == STEP_FIELDS
     assert profile.t_step(batch=2, context=100, chunk=10, chunk_history=0, degree=1) == pytest.approx(0.022)

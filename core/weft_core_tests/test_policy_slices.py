@@ -15,7 +15,7 @@ from weft_core.slo import Slo
 from weft_core.timing import largest_chunk, step_seconds
 from weft_core_tests.profiles import simple_profile
 
-STEP = (0.01, 0.0, 0.0, 0.0, 0.0, 1e-4, 0.0, 0.0, 0.0)
+STEP = (0.01, 0.0, 0.0, 0.0, 0.0, 1e-4, 0.0, 0.0, 0.0, 0.0)
 """10 ms and 0.1 ms a token."""
 
 
@@ -75,7 +75,7 @@ def test_a_slice_computes_at_least_as_long_as_its_way_takes() -> None:
 
 def test_the_shortest_slice_is_that_of_an_engine_that_decodes_nothing() -> None:
     """10 ms a step, 50 ms a sequence and 10 us a token of context would hide 0.1 ms a token of the slice."""
-    pieces = (0.01, 0.05, 1e-5, 0.0, 0.0, 1e-4, 0.0, 0.0, 0.0)
+    pieces = (0.01, 0.05, 1e-5, 0.0, 0.0, 1e-4, 0.0, 0.0, 0.0, 0.0)
     assert Slicing(overhead_s=0.02).least_tokens(pieces) == pytest.approx(200, abs=1)
 
 

@@ -21,6 +21,7 @@ def steps(draw: st.DrawFn) -> tuple[float, ...]:
         share = draw(st.floats(0.01, 0.5)) if experts else 0.0
         figures += [draw(seconds), draw(slopes), draw(slopes) / 1e3, experts, math.log1p(-share)]
         figures += [draw(slopes), draw(slopes) / 1e3, draw(slopes) / 1e2, draw(st.sampled_from([0.0, 0.0, 16.0]))]
+        figures.append(draw(slopes) * 10)
     return tuple(figures)
 
 
@@ -55,7 +56,7 @@ def test_chunks_add_up_to_the_task(
 
 
 def test_each_chunk_but_the_last_costs_the_overhead() -> None:
-    pieces = (0.01, 0.0, 0.0, 0.0, 0.0, 1e-4, 0.0, 0.0, 0.0)  # 10 ms and 0.1 ms a token: 350 fit into 45.05 ms
+    pieces = (0.01, 0.0, 0.0, 0.0, 0.0, 1e-4, 0.0, 0.0, 0.0, 0.0)  # 10 ms and 0.1 ms a token: 350 fit into 45.05 ms
     plain = chunked_seconds(pieces, 1.0, 0.0, 0.0, 1000.0, 0.04505, 4096)
     assert math.isclose(plain, 2 * 0.045 + 0.04)
     assert math.isclose(chunked_seconds(pieces, 1.0, 0.0, 0.0, 1000.0, 0.04505, 4096, 1, 0.02), plain + 2 * 0.02)

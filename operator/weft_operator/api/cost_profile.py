@@ -45,7 +45,7 @@ class PrefillPiece(ApiModel):
 
 
 class DecodePiece(ApiModel):
-    """One affine regime of an engine step: alpha + perSequence x batch + perContextToken x context + perChunkToken x chunk + perChunkPair x chunk x (chunk's history + chunk / 2) + perChunkContext x (chunk's history + chunk)."""  # noqa: E501 - one sentence of the reference page
+    """One affine regime of an engine step: alpha + perSequence x batch + perContextToken x context + perChunkToken x chunk + perChunkPair x chunk x (chunk's history + chunk / 2) + perChunkContext x (chunk's history + chunk), and perChunk where there is a chunk."""  # noqa: E501 - one sentence of the reference page
 
     alpha: Seconds
     """Seconds per step."""
@@ -63,6 +63,8 @@ class DecodePiece(ApiModel):
     """Seconds per pair of tokens that such a chunk attends."""
     per_chunk_context: Seconds | None = None
     """Seconds per token that the chunk's sequence holds after the step."""
+    per_chunk: Seconds | None = None
+    """Seconds of a chunk of any length."""
     from_batch: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Sequences of the batch from which on the regime applies; to every batch if absent."""
 

@@ -16,7 +16,7 @@ from weft_planner.profiling.regression import Floats
 PREFILL = ("alpha", "per_token", "per_pair", "per_context_token", "experts_seconds")
 STEP = (
     "alpha", "per_sequence", "per_context_token", "experts_seconds",
-    "per_chunk_token", "per_chunk_pair", "per_chunk_context",
+    "per_chunk_token", "per_chunk_pair", "per_chunk_context", "per_chunk",
 )  # fmt: skip
 
 
@@ -29,12 +29,12 @@ def prefill_features(cells: Sequence[GridCell], *, expert_share: float = 0.0) ->
 
 
 def step_features(cells: Sequence[GridCell], *, expert_share: float = 0.0) -> Floats:
-    """Return 1, batch, context, share of experts touched (0: dense), and the chunk's tokens, pairs and context."""
+    """Return 1, batch, context, share of experts touched (0: dense), the chunk's tokens, pairs, context, and if any."""
     batch, context, chunk, history = (_column(cells, name) for name in ("batch", "context", "chunk", "history"))
     touched = 1 - (1 - expert_share) ** (batch + chunk)
     pairs = chunk * (history + chunk / 2)
     held = np.where(chunk > 0, history + chunk, 0.0)
-    return np.column_stack((np.ones(len(cells)), batch, context, touched, chunk, pairs, held))
+    return np.column_stack((np.ones(len(cells)), batch, context, touched, chunk, pairs, held, chunk > 0))
 
 
 def transfer_features(cells: Sequence[GridCell]) -> Floats:

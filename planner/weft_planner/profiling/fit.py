@@ -234,7 +234,7 @@ def fit_steps(
     share, model, held_out = _best_share(expert_share, fitted)
     since = np.zeros(len(model.coefficients)) if model.since is None else model.since
     pieces = []
-    for (alpha, batch, context, experts, token, pair, held), from_batch in sorted(
+    for (alpha, batch, context, experts, token, pair, held, chunk), from_batch in sorted(
         zip(model.coefficients.tolist(), since.tolist(), strict=True)
     ):
         piece = DecodePiece(
@@ -247,6 +247,7 @@ def fit_steps(
             per_chunk_pair=_figure(pair),
             per_chunk_context=_figure(held),
             from_batch=from_batch,
+            per_chunk=_figure(chunk),
         )
         pieces.append(piece)
     if not mixed:
