@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from weft_core.plan import (
     LAYOUTS,
     OBJECTIVES,
-    ROLES,
     SEARCHES,
+    WORKER_ROLES,
     Alternative,
     Plan,
     PlanError,
@@ -30,7 +30,7 @@ names = st.text(min_size=1, max_size=8)
 groups = st.lists(
     st.builds(
         PlannedGroup,
-        role=st.sampled_from(ROLES),
+        role=st.sampled_from(WORKER_ROLES),
         degree=st.integers(1, 64),
         replicas=st.integers(1, 64),
         pool=names,
@@ -41,6 +41,7 @@ groups = st.lists(
 
 
 shares = st.floats(0, 10, allow_nan=False)
+roles = st.one_of(st.none(), st.sampled_from(WORKER_ROLES))
 quantiles = st.one_of(st.none(), st.builds(LatencyQuantiles, seconds, seconds))
 estimates = st.one_of(st.none(), st.builds(Estimate, shares, shares, shares))
 policies = st.one_of(
@@ -88,7 +89,7 @@ def predictions(draw: st.DrawFn, of: tuple[PlannedGroup, ...]) -> Prediction:
         local_share=draw(figures),
         cost_per_hour=draw(figures),
         cost_per_million_tokens=draw(figures),
-        limits=tuple(draw(st.lists(st.builds(Limit, st.sampled_from(LIMITS), shares), max_size=2))),
+        limits=tuple(draw(st.lists(st.builds(Limit, st.sampled_from(LIMITS), shares, roles), max_size=2))),
     )
 
 

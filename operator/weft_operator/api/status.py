@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from weft_operator.api.base import ApiModel
-from weft_operator.api.fields import AnyDegree, Role, ShortText, Text, WorkerRole
+from weft_operator.api.fields import AnyDegree, ShortText, Text, WorkerRole
 from weft_operator.api.observed import ObservedStatus
 
 
@@ -64,8 +64,8 @@ class Estimate(ApiModel):
 class GroupUse(ApiModel):
     """How much of a group is used."""
 
-    role: Role
-    """prefill or decode."""
+    role: WorkerRole
+    """prefill, decode or both."""
     degree: AnyDegree
     """Degree of its workers."""
     pool: ShortText
@@ -83,7 +83,7 @@ class Limit(ApiModel):
     """compute, kv, link, ttft or itl."""
     share: float
     """How much of it is used; 1 is all."""
-    role: Role | None = None
+    role: WorkerRole | None = None
     """Role of the workers, for compute and kv."""
 
 
