@@ -12,8 +12,8 @@ between pods nor an MPI launcher: the first node is Ray's head and serves, the o
 hold Ray.
 
 KV moves over NIXL or UCX: the cache transceiver takes the backend that its options name, and needs no variable for it
-(``TRTLLM_USE_*_KVCACHE`` decide where they name none). Both listen at the pod's address on ports of the kernel's choice.
-Its third backend, MPI, addresses ranks of ``MPI_COMM_WORLD`` (cache_transmission/mpi_utils/connection.cpp), and each
+(``TRTLLM_USE_*_KVCACHE`` decide where they name none). Both listen at the pod's address, at ports of the kernel.
+Another backend, MPI, addresses ranks of ``MPI_COMM_WORLD`` (cache_transmission/mpi_utils/connection.cpp), and each
 ``trtllm-serve`` has a world of its own, or none under Ray: the API refuses it.
 """
 
