@@ -22,6 +22,13 @@ _ONE_WAY = (
     "spec.engine.kvTransfer.bidirectional: sglang, tensorrt-llm and neuron cannot read a session's history back from "
     "its decode worker; set it to false"
 )
+_NO_MPI = (
+    "spec.engine.kvTransfer.connector: mpi moves KV only between processes of one MPI world, and every worker is "
+    "started on its own; choose nixl, or ucx for tensorrt-llm"
+)
+_NO_UCX = (
+    "spec.engine.kvTransfer.connector: only tensorrt-llm takes ucx; set it to nixl, which itself moves KV over UCX"
+)
 _SGLANG, _TENSORRT = managed_flags("sglang"), managed_flags("tensorrt-llm")
 _IMAGE = (
     "spec.engine.image: is needed for every type but mock; name one with vLLM 0.32, SGLang 0.5, "
@@ -264,6 +271,17 @@ ENGINE_CASES: tuple[Case, ...] = (
     _case("sglang-alone", service(), "spec.engine", {"type": "sglang", "kvTransfer": {"bidirectional": False}}, _IMAGE),
     _case("sglang-reads-back", sglang_service(), "spec.engine.kvTransfer.bidirectional", True, _ONE_WAY),
     _case("tensorrt-reads-back", tensorrt_llm_service(), "spec.engine.kvTransfer", {}, _ONE_WAY),
+    *(
+        _case(f"{kind}-{connector}", body, "spec.engine.kvTransfer.connector", connector, rule)
+        for kind, body, connector, rule in (
+            ("tensorrt", tensorrt_llm_service(), "mpi", _NO_MPI),
+            ("vllm", vllm_service(), "mpi", _NO_MPI),
+            ("vllm", vllm_service(), "ucx", _NO_UCX),
+            ("sglang", sglang_service(), "ucx", _NO_UCX),
+            ("neuron", neuron_service(), "ucx", _NO_UCX),
+            ("mock", service(), "ucx", _NO_UCX),
+        )
+    ),
     _case("sglang-managed", sglang_service(), "spec.engine.args", ["--tp_size", "2"], _SGLANG),
     _case("tensorrt-managed", tensorrt_llm_service(), "spec.engine.args", ["--tp_size=2"], _TENSORRT),
     _case("sglang-abbreviated", sglang_service(), "spec.engine.args", ["--dp", "8"], _SGLANG),

@@ -82,9 +82,9 @@ def with_spec(base: Rendering, **parts: Any) -> Rendering:
     return replace(base, record=replace(base.record, spec=base.spec.model_copy(update=parts)))
 
 
-def colocated(body: Manifest | None = None) -> Rendering:
-    """Return a co-located service: two decode workers of 8 GPUs that prefill for their own sessions."""
-    base = rendering(body, group("decode", 8, 2))
+def colocated(body: Manifest | None = None, *groups: PlannedGroup) -> Rendering:
+    """Return a co-located service: decode workers that prefill for their own sessions, two of 8 GPUs unless given."""
+    base = rendering(body, *(groups or (group("decode", 8, 2),)))
     policy = PlannedPolicy("colocated", order="moore-hodgson")
     return replace(base, record=replace(base.record, plan=replace(base.record.plan, layout="colocated", policy=policy)))
 

@@ -1,4 +1,7 @@
-"""Engine flags, ports and files of tensor, pipeline, data and expert parallelism, on one node and on several."""
+"""Engine flags, ports and files of tensor, pipeline, data and expert parallelism, on one node and on several.
+
+Golden files pin whole commands; their images name the versions that these are for.
+"""
 
 import json
 import os
@@ -12,23 +15,15 @@ import pytest
 from weft_core.models import MODELS
 from weft_core.parallelism import Degree, degree_of, parse_degree
 from weft_operator.api.objects import Manifest
-from weft_operator.render.engines.adapters import engine_container, engine_files, kv_ports
-from weft_operator.render.engines.container import DATA_PORTS, EngineRequest
+from weft_operator.render.engines.adapters import engine_container, kv_ports
+from weft_operator.render.engines.container import DATA_PORTS, EngineContainer, EngineRequest
+from weft_operator.render.inputs import Rendering
 from weft_operator.workers.fleet import Worker, parse_name
-from weft_operator_tests.samples import group, rendered, rendering
+from weft_operator_tests.samples import colocated, group, rendered, rendering
+from weft_operator_tests.test_render_golden import pinned
 from weft_operator_tests.valid import changed, service, sglang_service, spec, tensorrt_llm_service, vllm_service
 
 SPLITS: dict[Degree, dict[str, list[str]]] = {
-    degree_of(tp=4, pp=2): {
-        "vllm": ["--tensor-parallel-size=4", "--pipeline-parallel-size=2"],
-        "sglang": ["--tp-size=4", "--pp-size=2"],
-        "tensorrt-llm": ["--tp_size=4", "--pp_size=2"],
-    },
-    degree_of(dp=8, ep=True): {
-        "vllm": ["--tensor-parallel-size=1", "--data-parallel-size=8", "--enable-expert-parallel"],
-        "sglang": ["--tp-size=8", "--dp-size=8", "--enable-dp-attention", "--ep-size=8"],
-        "tensorrt-llm": ["--tp_size=8", "--ep_size=8"],
-    },
     degree_of(tp=2, dp=4): {
         "vllm": ["--tensor-parallel-size=2", "--data-parallel-size=4"],
         "sglang": ["--tp-size=8", "--dp-size=4", "--enable-dp-attention"],
@@ -43,9 +38,70 @@ SPLITS: dict[Degree, dict[str, list[str]]] = {
 BODIES: dict[str, Manifest] = {
     "vllm": vllm_service(),
     "sglang": sglang_service(),
-    "tensorrt-llm": tensorrt_llm_service(),
+    # Without --num_postprocess_workers, which Ray's executor refuses.
+    "tensorrt-llm": changed(tensorrt_llm_service(), "spec.engine.args", []),
 }
+RANKS = (degree_of(dp=8, ep=True), degree_of(dp=16, ep=True))
+STAGES = degree_of(tp=4, pp=2)
 SPLIT_FLAG = re.compile(r"--(tensor|pipeline|data|expert)-parallel|--enable-(expert|dp)|--(tp|pp|dp|ep)[-_]size")
+
+
+def with_ranks(kind: str) -> Rendering:
+    """Return a mixture of experts whose prefill ranks lie on one node and whose decode ranks lie on two."""
+    body = changed(BODIES[kind], "spec.model", {"name": "deepseek-ai/DeepSeek-R1", "maxModelLen": 32768})
+    body["spec"]["engine"] |= {"maxNumSeqs": 64, "maxNumBatchedTokens": 4096}
+    if kind == "tensorrt-llm":
+        body = changed(body, "spec.engine.kvTransfer.connector", "ucx")
+    body = changed(body, "spec.capacity.gpus", 32)
+    pool = body["spec"]["capacity"]["pools"][0]
+    del pool["degrees"]
+    pool["parallelism"] = [{"dp": 8, "ep": True}, {"dp": 16, "ep": True}]
+    return rendering(body, group("prefill", RANKS[0], 1), group("decode", RANKS[1], 1))
+
+
+def with_stages(kind: str) -> Rendering:
+    """Return prefill workers with both stages on one node and decode workers with one on each of two.
+
+    vLLM's workers with stages exchange no KV: there both are co-located.
+    """
+    body = changed(BODIES[kind], "spec.capacity.gpus", 32)
+    (pool,) = body["spec"]["capacity"]["pools"]
+    del pool["degrees"]
+    pool["parallelism"] = [{"tp": 4, "pp": 2}]
+    small = {**pool, "name": "h100", "gpuType": "nvidia-h100", "gpusPerNode": 4, "gpus": 16}
+    body["spec"]["capacity"]["pools"] = [pool, small]
+    if kind != "vllm":
+        return rendering(body, group("prefill", STAGES, 1), group("decode", STAGES, 1, "h100"))
+    return colocated(body, group("decode", STAGES, 1), group("decode", STAGES, 1, "h100"))
+
+
+def parallel_parts(base: Rendering) -> list[Manifest]:
+    """Return the engine containers of all workers, the ports that their roles open, and the options files in use."""
+    found: list[Manifest] = []
+    objects = rendered(base)
+    used: set[str] = set()
+    for item in objects:
+        name = item["metadata"]["name"]
+        if item["kind"] == "NetworkPolicy" and name in ("demo-prefill", "demo-decode", "demo-worker"):
+            found.append({"policy": name, "ports": [rule["ports"] for rule in item["spec"]["ingress"]]})
+        if item["kind"] == "StatefulSet":
+            engine = item["spec"]["template"]["spec"]["containers"][0]
+            parts = ("image", "command", "args", "env", "ports", "resources")
+            worker = {"worker": name, "nodes": item["spec"]["replicas"]}
+            found.append(worker | {part: engine[part] for part in parts if part in engine})
+            used |= {arg.rpartition("/")[2] for arg in engine["args"] if "/trtllm-" in arg}
+    files = {name: text for item in objects for name, text in item.get("data", {}).items() if name in used}
+    return [*found, *({"file": name, "options": json.loads(text)} for name, text in sorted(files.items()))]
+
+
+@pytest.mark.parametrize("kind", sorted(BODIES))
+def test_ranks_with_experts_are_those_of_the_golden_file(kind: str) -> None:
+    pinned(f"{kind}-ranks", parallel_parts(with_ranks(kind)))
+
+
+@pytest.mark.parametrize("kind", sorted(BODIES))
+def test_stages_are_those_of_the_golden_file(kind: str) -> None:
+    pinned(f"{kind}-stages", parallel_parts(with_stages(kind)))
 
 
 @pytest.mark.parametrize("kind", sorted(BODIES))
@@ -93,20 +149,43 @@ def test_the_largest_worker_has_a_pod_on_each_of_its_nodes() -> None:
     assert sorted(nodes) == [1, 64]
 
 
+def started(container: EngineContainer, program: str, folder: Path, *, node: int, address: str) -> list[str]:
+    """Return the arguments that a pod of a worker on several nodes ends up with."""
+    (folder / "bin").mkdir()
+    echo = folder / "bin" / program
+    echo.write_text('#!/bin/sh\ncase $1 in -c) exec "$PYTHON" "$@";; esac; echo "$@"\n')
+    echo.chmod(0o755)
+    path = os.pathsep.join([str(echo.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {"PATH": path, "PYTHON": sys.executable, "POD_IP": address, "WEFT_NODE_RANK": str(node)}
+    return subprocess.run(
+        [*container.command, *container.args],
+        env=env | {"WEFT_LEADER": "localhost"},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    ).stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("node", "address", "leader"),
+    [(0, "10.0.0.7", r"10\.0\.0\.7"), (0, "fd00::7", r"\[fd00::7\]"), (1, "10.0.0.8", r"127\.0\.0\.1|\[::1\]")],
+)
+def test_sglang_is_given_the_leader_s_address(node: int, address: str, leader: str, tmp_path: Path) -> None:
+    """ZeroMQ binds to the host of --dist-init-addr where there are ranks."""
+    request = EngineRequest(role="decode", degree=degree_of(dp=16, ep=True), default_image="mock", nodes=2)
+    container = engine_container(spec(sglang_service()), request)
+    said = started(container, "python3", tmp_path, node=node, address=address)
+    assert said[:2] == ["-m", "sglang.launch_server"]
+    (given,) = [arg.partition("=")[2] for arg in said if arg.startswith("--dist-init-addr=")]
+    assert re.fullmatch(f"({leader}):29500", given)
+
+
 @pytest.mark.parametrize("node", [0, 1])
 def test_ranks_on_several_nodes_are_started_on_each_and_find_the_first(node: int, tmp_path: Path) -> None:
     request = EngineRequest(role="decode", degree=degree_of(dp=16, ep=True), default_image="mock", nodes=2)
     container = engine_container(spec(vllm_service()), request)
-    assert {"--data-parallel-size=16", "--data-parallel-size-local=8"} <= set(container.args)
-    assert not any(arg.startswith(("--nnodes", "--node-rank")) for arg in container.args)
-    vllm = tmp_path / "vllm"
-    vllm.write_text('#!/bin/sh\necho "$@"\n')
-    vllm.chmod(0o755)
-    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {"PATH": path, "POD_IP": "10.0.0.7", "WEFT_NODE_RANK": str(node), "WEFT_LEADER": "localhost"}
-    said = subprocess.run(
-        [*container.command, *container.args], env=env, capture_output=True, text=True, timeout=20, check=True
-    ).stdout.split()
+    said = started(container, "vllm", tmp_path, node=node, address="10.0.0.7")
     assert said[:2] == ["serve", container.args[0]]
     (address,) = [arg.partition("=")[2] for arg in said if arg.startswith("--data-parallel-address=")]
     if node == 0:
@@ -127,16 +206,7 @@ def test_the_side_channels_of_all_ranks_may_be_reached() -> None:
     assert kv_ports(spec(mixture), "decode").spans == ((5600, 5663), DATA_PORTS)
 
 
-def test_attention_of_ranks_is_an_option_of_tensorrt_llm() -> None:
-    body = changed(tensorrt_llm_service(), "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 8, "ep": True}])
-    files = engine_files(spec(body), paired=True)
-    assert json.loads(files["trtllm-decode-dp.json"])["enable_attention_dp"] is True
-    assert "enable_attention_dp" not in json.loads(files["trtllm-decode.json"])
-    request = EngineRequest(role="decode", degree=degree_of(dp=8, ep=True), default_image="mock")
-    assert any(arg.endswith("/trtllm-decode-dp.json") for arg in engine_container(spec(body), request).args)
-
-
-def test_workers_of_ranks_are_named_labelled_and_given_their_gpus() -> None:
+def test_workers_of_ranks_are_named_and_labelled() -> None:
     degree = degree_of(dp=16, ep=True)
     body = changed(vllm_service(), "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 16, "ep": True}])
     base = rendering(body, group("prefill", 8, 1), group("decode", degree, 1))
@@ -145,9 +215,6 @@ def test_workers_of_ranks_are_named_labelled_and_given_their_gpus() -> None:
     name = ranks["metadata"]["name"]
     assert name.endswith("-w-dp16ep-0")
     assert parse_name(base.key.name, name, "h20") == Worker("decode", degree, 0, "h20", fixed=False)
-    assert ranks["spec"]["replicas"] == 2
-    engine = ranks["spec"]["template"]["spec"]["containers"][0]
-    assert engine["resources"]["limits"]["nvidia.com/gpu"] == "8"
     env = {item["name"]: item.get("value") for item in ranks["spec"]["template"]["spec"]["initContainers"][-1]["env"]}
     assert env["WEFT_DEGREE"] == "dp16ep"
 

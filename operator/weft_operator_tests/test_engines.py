@@ -133,6 +133,15 @@ def test_sglang_meets_at_the_bootstrap_server_of_prefill() -> None:
     assert kv_ports(spec(sglang_service()), "decode").single == ()
 
 
+def test_both_roles_of_tensorrt_llm_move_kv_over_the_connector() -> None:
+    plain = tensorrt_llm_service()
+    over_ucx = changed(plain, "spec.engine.kvTransfer.connector", "ucx")
+    files = engine_files(spec(over_ucx), paired=True)
+    assert {json.loads(text)["cache_transceiver_config"]["backend"] for text in files.values()} == {"UCX"}
+    assert kv_ports(spec(over_ucx), "prefill") == kv_ports(spec(plain), "prefill")
+    assert rendering(over_ucx).revision != rendering(plain).revision, "workers of both connectors never pair"
+
+
 def test_tensorrt_llm_reads_what_has_no_flag_from_a_file_of_its_role() -> None:
     parsed = spec(tensorrt_llm_service())
     files = engine_files(parsed, paired=True)

@@ -103,6 +103,18 @@ class Engine(ApiModel):
             lambda e: e.type in ("vllm", "mock") or not e.kv_transfer.bidirectional,
         ),
         Rule(
+            "self.kvTransfer.connector != 'mpi'",
+            "spec.engine.kvTransfer.connector: mpi moves KV only between processes of one MPI world, and every worker "
+            "is started on its own; choose nixl, or ucx for tensorrt-llm",
+            lambda e: e.kv_transfer.connector != "mpi",
+        ),
+        Rule(
+            "self.kvTransfer.connector != 'ucx' || self.type == 'tensorrt-llm'",
+            "spec.engine.kvTransfer.connector: only tensorrt-llm takes ucx; set it to nixl, which itself moves KV over "
+            "UCX",
+            lambda e: e.kv_transfer.connector != "ucx" or e.type == "tensorrt-llm",
+        ),
+        Rule(
             "!has(self.plugin) || self.type == 'vllm'",
             "spec.engine.plugin: there is a plug-in for vllm only; remove it",
             lambda e: e.plugin is None or e.type == "vllm",

@@ -41,8 +41,9 @@ class BlockTokens(ApiModel):
 class KvTransfer(ApiModel):
     """How workers hand KV cache to each other."""
 
-    connector: Literal["nixl"] = "nixl"
-    """Transfer library; neuron has its runtime in its place."""
+    connector: Literal["nixl", "ucx", "mpi"] = "nixl"
+    """Transfer library; ucx only with type tensorrt-llm, mpi with none; neuron has its runtime in its place. A change
+    makes a new revision."""
     bidirectional: bool = True
     """Prefill workers read a session's history back from its decode worker instead of computing it again."""
     lease_seconds: Annotated[int, Field(ge=5, le=3600)] = 60

@@ -29,6 +29,11 @@ LEADER_VARIABLE = "WEFT_LEADER"
 RANK = f"$({RANK_VARIABLE})"
 LEADER = f"$({LEADER_VARIABLE})"
 """How arguments name both."""
+FIND_LEADER = (
+    f"until leader=$(python3 -c 'import os, socket; "
+    f'print(socket.getaddrinfo(os.environ["{LEADER_VARIABLE}"], None)[0][4][0])\' 2>/dev/null); do sleep 1; done'
+)
+"""Shell code that waits for the leader's address: older ZeroMQ binds to no names, and it connects to those of IPv4."""
 LOOPBACK = "127.0.0.1"
 """Where engines listen that only their sidecar reaches. Pods have it whatever families of addresses they have besides:
 the kernel gives it to their loopback device."""

@@ -12,7 +12,8 @@ nobody: they hand their KV to a store that prefill workers read (``--disaggregat
 have no tiers.
 
 On several nodes (docs/references/multi_node_deployment) the first one serves; on the others nothing but a health page
-listens on the API's port.
+listens on the API's port. With data-parallel ranks ZeroMQ takes the host of ``--dist-init-addr``, too
+(``PortArgs.init_new``), so all get the first node's address in place of its name.
 """
 
 import json
@@ -26,9 +27,11 @@ from weft_operator.render.engines.adapter_source import AT_ONCE, adapter_places,
 from weft_operator.render.engines.container import (
     BOOTSTRAP_PORT,
     ENGINE_PORT,
+    FIND_LEADER,
     LEADER,
     LOOPBACK,
     RANK,
+    RANK_VARIABLE,
     RENDEZVOUS_PORT,
     EngineContainer,
     EngineRequest,
@@ -53,6 +56,15 @@ FIXED_ROLE = True
 _POD_IP = "$(POD_IP)"
 _POD_NAME = "$(POD_NAME)"
 """A name of the pod's addresses in its own /etc/hosts; in a URL an address of IPv6 would need brackets."""
+
+
+_LAUNCH = ("python3", "-m", "sglang.launch_server")
+_RANKS_SCRIPT = (
+    f'if [ "${RANK_VARIABLE}" = 0 ]; then leader=$POD_IP; else {FIND_LEADER}; fi; '
+    'case $leader in *:*) leader="[$leader]";; esac; '
+    f'exec {" ".join(_LAUNCH)} "$@" --dist-init-addr="$leader:{RENDEZVOUS_PORT}"'
+)
+"""For ranks on several nodes. All pods of a worker have one template, so each finds out for itself whether it leads."""
 
 
 def kv_ports(_spec: DisaggInferenceServiceSpec, role: Role) -> KvPorts:
@@ -165,7 +177,9 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         "--disaggregation-transfer-backend=nixl",
     ]
     if request.nodes > 1:
-        args += [f"--nnodes={request.nodes}", f"--node-rank={RANK}", f"--dist-init-addr={LEADER}:{RENDEZVOUS_PORT}"]
+        args += [f"--nnodes={request.nodes}", f"--node-rank={RANK}"]
+        if not request.ranks_per_node:
+            args.append(f"--dist-init-addr={LEADER}:{RENDEZVOUS_PORT}")
     if prefill:
         args.append(f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}")
     args += _speculation(drafts_of(engine.speculative, request.settings_role))
@@ -189,7 +203,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
     tiers = _pod_tiers(spec, request)
     return EngineContainer(
         image=engine.image or request.default_image,
-        command=("python3", "-m", "sglang.launch_server"),
+        command=("/bin/sh", "-c", _RANKS_SCRIPT, "sglang") if request.ranks_per_node else _LAUNCH,
         args=(*args, *engine.args),
         host=_POD_NAME if prefill else LOOPBACK,
         ports=(("kv", BOOTSTRAP_PORT),) if prefill else (),

@@ -10,6 +10,11 @@ bytes of each GPU's process. It has no other tiers before version 1.4.
 On several nodes its ranks are placed by Ray (examples/ray_orchestrator, ``orchestrator_type``), which needs neither ssh
 between pods nor an MPI launcher: the first node is Ray's head and serves, the others lend it their GPUs. The image must
 hold Ray.
+
+KV moves over NIXL or UCX: the cache transceiver takes the backend that its options name, and needs no variable for it
+(``TRTLLM_USE_*_KVCACHE`` decide where they name none). Both listen at the pod's address, at ports of the kernel.
+Another backend, MPI, addresses ranks of ``MPI_COMM_WORLD`` (cache_transmission/mpi_utils/connection.cpp), and each
+``trtllm-serve`` has a world of its own, or none under Ray: the API refuses it.
 """
 
 from collections.abc import Mapping

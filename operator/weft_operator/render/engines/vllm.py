@@ -30,8 +30,8 @@ from weft_operator.render.engines.adapter_source import adapter_rank, adapter_vo
 from weft_operator.render.engines.container import (
     DATA_PORTS,
     ENGINE_PORT,
+    FIND_LEADER,
     LEADER,
-    LEADER_VARIABLE,
     LOOPBACK,
     PROOF_KEY,
     PROOF_VARIABLE,
@@ -83,19 +83,12 @@ RPC_PORT = 13345
 """Where the data-parallel ranks of other nodes reach the first (vLLM's own default is any free port)."""
 
 
-_FIND_LEADER = (
-    f"until leader=$(python3 -c 'import os, socket; "
-    f'print(socket.getaddrinfo(os.environ["{LEADER_VARIABLE}"], None)[0][4][0])\' 2>/dev/null); do sleep 1; done'
-)
-"""ZeroMQ binds to addresses and to no names, and connects to names of IPv4 alone."""
-
-
 def _script(request: EngineRequest, *, one_server: bool) -> str:
     """Return what starts one pod of several: all have one template, so each finds out for itself whether it leads."""
     ranks = request.ranks_per_node
     if not ranks:
         return f'[ "${RANK_VARIABLE}" = 0 ] || set -- "$@" --headless; exec vllm serve "$@"'
-    follow = f'{_FIND_LEADER}; set -- "$@" --headless --data-parallel-start-rank=$(({RANK_VARIABLE} * {ranks}))'
+    follow = f'{FIND_LEADER}; set -- "$@" --headless --data-parallel-start-rank=$(({RANK_VARIABLE} * {ranks}))'
     lead = f'leader=$POD_IP; set -- "$@" {_ONE_SERVER}' if one_server else "leader=$POD_IP"
     found = f'if [ "${RANK_VARIABLE}" = 0 ]; then {lead}; else {follow}; fi'
     return f'{found}; exec vllm serve "$@" --data-parallel-address="$leader"'
