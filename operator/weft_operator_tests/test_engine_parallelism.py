@@ -130,7 +130,10 @@ def test_the_side_channels_of_all_ranks_may_be_reached() -> None:
 def test_attention_of_ranks_is_an_option_of_tensorrt_llm() -> None:
     body = changed(tensorrt_llm_service(), "spec.capacity.pools.0.parallelism", [{"tp": 8}, {"dp": 8, "ep": True}])
     files = engine_files(spec(body), paired=True)
-    assert json.loads(files["trtllm-decode-dp.json"])["enable_attention_dp"] is True
+    decode, prefill = (json.loads(files[f"trtllm-{role}-dp.json"]) for role in ("decode", "prefill"))
+    assert decode["enable_attention_dp"] is prefill["enable_attention_dp"] is True
+    assert decode["attention_dp_config"] == {"kv_cache_routing_conversation_affinity": True}
+    assert "attention_dp_config" not in prefill, "the router names no session there"
     assert "enable_attention_dp" not in json.loads(files["trtllm-decode.json"])
     request = EngineRequest(role="decode", degree=degree_of(dp=8, ep=True), default_image="mock")
     assert any(arg.endswith("/trtllm-decode-dp.json") for arg in engine_container(spec(body), request).args)
