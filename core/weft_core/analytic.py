@@ -54,6 +54,7 @@ from weft_core.memory import (
     kv_layout,
     share_of_ranks,
     state_bytes,
+    step_weight_bytes,
     weight_bytes,
     worker_weight_bytes,
 )
@@ -293,14 +294,14 @@ def _degree_costs(
     rate = _rates(model, gpu, degree, efficiency, sequence_tokens, node_gpus)
     prefill = efficiency.prefill_overhead_s + rate.sent
     decode = efficiency.decode_overhead_s + rate.sent
-    weights, experts = weight_bytes(model), expert_bytes(model)
+    weights, experts = step_weight_bytes(model), expert_bytes(model)
     share = share_of_ranks(expert_share(model), parallelism_of(degree).dp)
     chunk_token = _figure(rate.token + rate.window_token)
     return DegreeCosts(
         prefill=(
             PrefillPiece(alpha=_figure(prefill), per_token=chunk_token, per_pair=_figure(rate.pair)),
             PrefillPiece(
-                alpha=_figure(prefill + (weights - experts) * rate.byte),
+                alpha=_figure(prefill + weights * rate.byte),
                 per_token=_figure(rate.sent_token),
                 per_context_token=_figure(rate.kv_read),
                 experts_seconds=_figure(experts * rate.expert_byte),
@@ -316,7 +317,7 @@ def _degree_costs(
                 per_chunk_pair=_figure(rate.pair),
             ),
             DecodePiece(
-                alpha=_figure(decode + (weights - experts) * rate.byte),
+                alpha=_figure(decode + weights * rate.byte),
                 per_sequence=_figure(rate.sent_token + rate.state),
                 per_context_token=_figure(rate.decode_read),
                 experts_seconds=_figure(experts * rate.expert_byte),

@@ -5,13 +5,13 @@ count with, so that a window, a sparse choice and compression each stand in one 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from weft_core.dimensions import CompressedAttention, ModelDimensions
 from weft_core.parallelism import Degree, parallelism_of
 
-Cached = Literal["all", "window", "fixed"]
+Cached = Literal["all", "window", "fixed", "shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class AttentionGroup:
 
     * ``entry_bytes``: what one layer caches of one token on all GPUs together, each head counted once; a fraction of
       an entry where several tokens share one.
-    * ``cached``: all tokens, those of the ``window`` last ones that there are, or (``fixed``) always a whole window.
+    * ``cached``: all tokens, those of the ``window`` last ones that there are, (``fixed``) always a whole window, or
+      (``shared``) nothing, as they attend what layers of another group cache.
     * ``attends``: the most tokens that a new token attends, 0: all.
     * ``pair_flops`` and ``decode_pair_flops``: operations of one layer per new and attended token, in prefill and
       decode.
@@ -53,26 +54,30 @@ def attention_groups(model: ModelDimensions) -> tuple[AttentionGroup, ...]:
 def _plain(model: ModelDimensions) -> Iterator[AttentionGroup]:
     windowed = model.windowed_layers if model.window else 0
     chosen = model.sparse.layers if model.sparse is not None else 0
+    sharing = model.sharing_layers - model.sharing_windowed
     latent = model.latent
     if latent is None:
         elements = model.kv_heads * (model.head_dim + (model.value_dim or model.head_dim))
     else:
         elements = latent.kv_rank + latent.rope_dim
     copied_beyond = model.kv_heads if latent is None else 1
-    entry = elements * model.kv_dtype_bytes
-    for layers, attends in (
-        (model.pair_layers - windowed - chosen, 0),
-        (chosen, model.sparse.top if model.sparse is not None else 0),
-    ):
-        yield AttentionGroup(layers, entry, model.pair_flops, model.decode_pair_flops, copied_beyond, attends=attends)
-    kv = model.windowed_shape
-    if model.windowed_heads is None:
-        flops, decode_flops = model.pair_flops, model.decode_pair_flops
-    else:
-        flops = decode_flops = 2 * model.heads * (kv.head_dim + kv.value_dim)
-        entry = kv.kv_heads * (kv.head_dim + kv.value_dim) * model.kv_dtype_bytes
-        copied_beyond = kv.kv_heads
-    yield AttentionGroup(windowed, entry, flops, decode_flops, copied_beyond, cached="window", attends=model.window)
+    full = AttentionGroup(
+        model.pair_layers - windowed - chosen - sharing,
+        elements * model.kv_dtype_bytes, model.pair_flops, model.decode_pair_flops, copied_beyond,
+    )  # fmt: skip
+    yield full
+    yield replace(full, layers=chosen, attends=model.sparse.top if model.sparse is not None else 0)
+    yield replace(full, layers=sharing, cached="shared")
+    within = replace(full, layers=windowed - model.sharing_windowed, cached="window", attends=model.window)
+    if model.windowed_heads is not None:
+        kv = model.windowed_shape
+        flops = 2 * model.heads * (kv.head_dim + kv.value_dim)
+        within = replace(
+            within, entry_bytes=kv.kv_heads * (kv.head_dim + kv.value_dim) * model.kv_dtype_bytes,
+            pair_flops=flops, decode_pair_flops=flops, copied_beyond=kv.kv_heads,
+        )  # fmt: skip
+    yield within
+    yield replace(within, layers=model.sharing_windowed, cached="shared")
 
 
 def _compressed(model: ModelDimensions, shape: CompressedAttention) -> Iterator[AttentionGroup]:

@@ -1,8 +1,9 @@
 """What a cost model must know of a decoder-only model, and how many weights and operations follow from it.
 
 Everything is counted from the shapes of the matrices. Left out are norms, biases, and other vectors and small mixing
-matrices, under 0.2 percent, and the layers that predict further tokens, which engines load for speculative decoding
-only (MiMo, DeepSeek: 0.5 to 2.5 percent of a checkpoint; ``speculation.py``). Bytes are in ``memory.py``.
+matrices, under 0.2 percent (Gemma 3n: 0.6), and the layers that predict further tokens, which engines load for
+speculative decoding only (MiMo, DeepSeek: 0.5 to 2.5 percent of a checkpoint; ``speculation.py``). Bytes are in
+``memory.py``.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ class ModelDimensions:
       ``ffn_layers`` says how many there are (Nemotron-H, where a layer is the one or the other).
     * ``intermediate`` is the width of one routed expert where there are experts, else of the feed-forward.
       ``shared_intermediate`` is the width of all shared experts of a layer together; ``dense_layers`` layers (DeepSeek:
-      the first_k_dense_replace first ones) have a feed-forward of ``dense_intermediate`` and no experts.
+      the first_k_dense_replace first ones) have a feed-forward of ``dense_intermediate`` and no experts; in a
+      model without experts they are the layers with a wider feed-forward than the others (Gemma 4 E2B).
       ``expert_hidden`` is the width of what routed experts read and write, 0: ``hidden``; elsewhere two projections
       lead there and back (Nemotron 3, Kimi K3: latent experts).
     * ``ffn_matrices`` is 3 for a gated feed-forward, 2 for a plain one (OPT, GPT-NeoX, Nemotron-H).
@@ -43,7 +45,10 @@ class ModelDimensions:
       more projection, of a gate for its output (Qwen3-Next, Kimi K3).
     * ``windowed_layers`` layers attend, and cache, at most ``window`` tokens of a sequence; the others all of them.
       Attention in chunks (Llama 4) counts as a window as long as a chunk, which is the most that it attends.
-    * ``vision_params`` are weights of encoders of images, at ``dtype_bytes``.
+    * ``sharing_layers`` layers attend what an earlier layer caches and cache nothing themselves (Gemma 3n and 4);
+      ``sharing_windowed`` of them have a window. ``layer_embedding`` is the width of the embedding that each layer has
+      of its own, 0: none.
+    * ``encoder_params`` are weights of encoders of images and audio, at ``dtype_bytes``.
     * ``prediction_layers`` are the layers behind the last one that predict the tokens after the next one (DeepSeek:
       num_nextn_predict_layers), which the checkpoint holds and nothing else here counts.
     * ``dtype_bytes`` is the precision of what a quantised checkpoint leaves alone (embeddings, expert router);
@@ -87,7 +92,10 @@ class ModelDimensions:
     linear: LinearAttention | None = None
     sparse: SparseAttention | None = None
     compressed: CompressedAttention | None = None
-    vision_params: int = 0
+    encoder_params: int = 0
+    sharing_layers: int = 0
+    sharing_windowed: int = 0
+    layer_embedding: int = 0
     prediction_layers: int = 0
 
     @property
@@ -175,20 +183,28 @@ class ModelDimensions:
     def dense_ffn_params(self) -> int:
         """Return the feed-forward weights that every token is multiplied with.
 
-        Those of dense layers, of shared experts, and of the projections to the width of latent experts and back.
+        Those of dense layers, of shared experts, and of projections: to the width of latent experts and back, to a
+        layer's own embedding and back.
         """
+        dense = self.dense_layers * self._ffn(self.dense_intermediate)
         if self.experts == 1:
-            return self.feed_forwards * self._ffn(self.intermediate)
+            own_embeddings = 3 * self.layers * self.hidden * self.layer_embedding
+            return dense + (self.feed_forwards - self.dense_layers) * self._ffn(self.intermediate) + own_embeddings
         each = self._ffn(self.shared_intermediate) + 2 * self.hidden * self.expert_hidden
-        return self.dense_layers * self._ffn(self.dense_intermediate) + self.expert_layers * each
+        return dense + self.expert_layers * each
 
     def _ffn(self, width: int) -> int:
         return self.ffn_matrices * self.hidden * width
 
     @property
     def embedding_params(self) -> int:
-        """Return the weights of the token embedding and of the output head, one matrix when they are tied."""
-        return (1 if self.tied_embeddings else 2) * self.vocab * self.hidden
+        """Return the weights of the embeddings and of the output head, one matrix with the first when they are tied."""
+        return (1 if self.tied_embeddings else 2) * self.vocab * self.hidden + self.layer_embedding_params
+
+    @property
+    def layer_embedding_params(self) -> int:
+        """Return the weights of the embeddings that layers have of their own, of which a step looks up some rows."""
+        return self.vocab * self.layers * self.layer_embedding
 
     @property
     def router_params(self) -> int:
@@ -200,7 +216,7 @@ class ModelDimensions:
         """Return all weights."""
         mixing = self.attention_params + self.linear_params
         body = mixing + self.dense_ffn_params + self.expert_params + self.router_params
-        return body + self.embedding_params + self.positions * self.hidden + self.vision_params
+        return body + self.embedding_params + self.positions * self.hidden + self.encoder_params
 
     @property
     def active_params(self) -> int:

@@ -100,15 +100,43 @@ def read_windows(fields: ConfigFields, family: Family, layers: int) -> tuple[int
     elif kinds:
         windowed = list(kinds).count("sliding_attention")
     elif family.windows == "pattern":
-        key = "sliding_window_pattern"
-        if fields.get(key) is None and fields.get("_sliding_window_pattern") is not None:
-            key = "_sliding_window_pattern"
-        windowed = layers - layers // fields.whole(key, layers, default=family.pattern)
+        windowed = layers - layers // _every(fields, family, layers)
     elif family.windows == "switched":
         windowed = layers - fields.whole("max_window_layers", layers, default=layers, least=0)
     else:
         windowed = layers
     return windowed, window if windowed else 0
+
+
+def _every(fields: ConfigFields, family: Family, layers: int) -> int:
+    """Return the n of which each n-th layer has no window."""
+    key = "sliding_window_pattern"
+    if fields.get(key) is None and fields.get("_sliding_window_pattern") is not None:
+        key = "_sliding_window_pattern"
+    return fields.whole(key, layers, default=family.pattern)
+
+
+def read_sharing(fields: ConfigFields, family: Family, layers: int, windowed: int) -> tuple[int, int]:
+    """Return how many layers, the last ones, attend what earlier ones cache, and how many of them have a window.
+
+    ``windowed`` of all layers have one. Each kind needs a layer that caches.
+    """
+    key = "num_kv_shared_layers"
+    sharing = fields.whole(key, layers - 1, default=0, least=0)
+    if not sharing or family.windows != "pattern":
+        return 0, 0
+    kinds = of_each_layer(fields, "layer_types", layers, {"sliding_attention", "full_attention"})
+    if not windowed:
+        within = 0
+    elif kinds:
+        within = list(kinds[-sharing:]).count("sliding_attention")
+    else:
+        every = _every(fields, family, layers)
+        within = sharing - (layers // every - (layers - sharing) // every)
+    full = layers - windowed
+    if (within and within >= windowed) or (sharing > within and sharing - within >= full):
+        fields.fault(key, f"{sharing} of {layers} layers leave no earlier layer of the same kind to share with")
+    return sharing, within
 
 
 def _chunks(fields: ConfigFields, family: Family, layers: int) -> tuple[int, int]:

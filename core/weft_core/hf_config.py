@@ -11,13 +11,14 @@ from weft_core.hf_attention import (
     read_compressed,
     read_heads,
     read_latent,
+    read_sharing,
     read_sparse,
     read_windows,
 )
+from weft_core.hf_encoders import encoder_params
 from weft_core.hf_experts import feed_forward
 from weft_core.hf_layers import layer_kinds
 from weft_core.hf_linear import read_linear
-from weft_core.hf_vision import vision_params
 from weft_core.model_families import FAMILIES, Family
 from weft_core.quantization import quantised
 
@@ -93,14 +94,12 @@ def _shape(name: str, fields: ConfigFields, whole: ConfigFields, family: Family)
     kinds = layer_kinds(fields, family)
     layers = kinds.attention
     heads = fields.whole("num_attention_heads", MOST_HEADS)
-    for key, what in family.refused.items():
-        if fields.get(key):
-            fields.fault(key, f"{fields.get(key)!r}: {what} are not read; {OTHERWISE}")
     latent = read_latent(fields) if family.latent else None
     compressed = read_compressed(fields, layers) if family.compressed else None
     kv = read_heads(fields, family, hidden=hidden, heads=heads, latent=latent)
     experts = feed_forward(fields, family, kinds)
     windowed, window = read_windows(fields, family, layers)
+    sharing, sharing_windowed = read_sharing(fields, family, layers, windowed)
     precision = _precision(fields, whole)
     tied = fields.get("tie_word_embeddings")
     source = fields if tied is not None else whole
@@ -134,7 +133,10 @@ def _shape(name: str, fields: ConfigFields, whole: ConfigFields, family: Family)
         linear=read_linear(fields, family, layers=kinds.linear, hidden=hidden, dtype_bytes=precision),
         sparse=read_sparse(fields, family, layers=layers, hidden=hidden, compressed=compressed),
         compressed=compressed,
-        vision_params=vision_params(whole, hidden),
+        encoder_params=encoder_params(whole, hidden),
+        sharing_layers=sharing,
+        sharing_windowed=sharing_windowed,
+        layer_embedding=fields.whole("hidden_size_per_layer_input", MOST_WIDTH, default=0, least=0),
         prediction_layers=fields.whole("num_nextn_predict_layers", LARGEST["prediction"], default=0, least=0),
     )
     return quantised(model, whole.part("quantization_config") or fields.part("quantization_config"), fields)

@@ -29,7 +29,7 @@ def feed_forward(fields: ConfigFields, family: Family, kinds: LayerKinds) -> Fee
     """Return the feed-forward; faults are noted in the fields."""
     count = next((name for name in (family.experts, *ALIASES) if name and fields.get(name) is not None), family.experts)
     if not family.experts or (family.sometimes and fields.get(count) is None):
-        return FeedForward(width=_intermediate(fields))
+        return _dense(fields, kinds.attention)
     routed = fields.whole(count, MOST_EXPERTS, least=2)
     key = "experts_per_token" if fields.get("num_experts_per_tok") is None else "num_experts_per_tok"
     if fields.get(key) is None:
@@ -53,6 +53,27 @@ def feed_forward(fields: ConfigFields, family: Family, kinds: LayerKinds) -> Fee
         dense_width=fields.whole(family.dense_width, MOST_WIDTH) if dense else 0,
         expert_hidden=fields.whole(family.expert_hidden, MOST_WIDTH, default=0) if family.expert_hidden else 0,
     )
+
+
+def _dense(fields: ConfigFields, layers: int) -> FeedForward:
+    """Return feed-forwards of up to two widths: those listed (Gemma 3n), or the later ones twice as wide (Gemma 4)."""
+    listed = fields.get("intermediate_size")
+    if not isinstance(listed, list):
+        width = _intermediate(fields)
+        if fields.flag("use_double_wide_mlp", default=False):
+            wide = fields.whole("num_kv_shared_layers", layers - 1, default=0, least=0)
+            return FeedForward(width=width, dense_layers=wide, dense_width=2 * width if wide else 0)
+        return FeedForward(width=width)
+    widths = [width for width in listed if isinstance(width, int) and not isinstance(width, bool) and width > 0]
+    kinds = sorted(set(widths))
+    if len(widths) != layers or len(kinds) > 2 or kinds[-1] > MOST_WIDTH:
+        fields.fault(
+            "intermediate_size",
+            f"must be a width, or a list of one for each of the {layers} layers, of at most two widths",
+        )
+        return FeedForward(width=1)
+    wide = widths.count(kinds[1]) if len(kinds) == 2 else 0
+    return FeedForward(width=kinds[0], dense_layers=wide, dense_width=kinds[1] if wide else 0)
 
 
 def _intermediate(fields: ConfigFields) -> int:

@@ -166,6 +166,25 @@ _GEMMA_4: Config = {
     "model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "attention_k_eq_v": True,
     "sliding_window": 1024, "vocab_size": 262144,
 }  # fmt: skip
+_GEMMA_4_E: Config = {
+    "model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "num_attention_heads": 8,
+    "sliding_window": 512, "hidden_size_per_layer_input": 256, "vocab_size": 262144,
+}  # fmt: skip
+_GEMMA_4_E_ENCODERS: Config = {
+    "vision_config": {
+        "model_type": "gemma4_vision", "hidden_size": 768, "num_hidden_layers": 16, "intermediate_size": 3072,
+        "patch_size": 16, "position_embedding_size": 10240,
+    },
+    "audio_config": {"model_type": "gemma4_audio", "hidden_size": 1024, "num_hidden_layers": 12},
+}  # fmt: skip
+_GEMMA_3N: Config = {
+    "model_type": "gemma3n_text", "hidden_size": 2048, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "head_dim": 256, "sliding_window": 512, "hidden_size_per_layer_input": 256, "vocab_size": 262400,
+}  # fmt: skip
+_GEMMA_3N_ENCODERS: Config = {
+    "vision_config": {"model_type": "gemma3n_vision"},
+    "audio_config": {"model_type": "gemma3n_audio", "hidden_size": 1536, "conf_num_hidden_layers": 12},
+}
 _GEMMA_4_VISION: Config = {
     "model_type": "gemma4_vision", "hidden_size": 1152, "num_hidden_layers": 27, "intermediate_size": 4304,
     "patch_size": 16,
@@ -295,6 +314,37 @@ KNOWN_CONFIGS: Mapping[str, Config] = MappingProxyType(
                 "num_key_value_heads": 16, "head_dim": 128, "intermediate_size": 21504, "sliding_window": 1024,
             },
             "vision_config": _GEMMA_3_VISION,
+        },
+        "google/gemma-3n-E2B-it": {
+            "model_type": "gemma3n",
+            "text_config": {
+                **_GEMMA_3N, "num_hidden_layers": 30, "intermediate_size": 8192, "num_kv_shared_layers": 10,
+            },
+            **_GEMMA_3N_ENCODERS,
+        },
+        "google/gemma-3n-E4B-it": {
+            "model_type": "gemma3n",
+            "text_config": {
+                **_GEMMA_3N, "num_hidden_layers": 35, "intermediate_size": 16384, "num_kv_shared_layers": 15,
+            },
+            **_GEMMA_3N_ENCODERS,
+        },
+        "google/gemma-4-E2B-it": {
+            "model_type": "gemma4",
+            "text_config": {
+                **_GEMMA_4_E, "hidden_size": 1536, "num_hidden_layers": 35, "num_key_value_heads": 1,
+                "intermediate_size": 6144, "num_kv_shared_layers": 20, "use_double_wide_mlp": True,
+                "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+            },
+            **_GEMMA_4_E_ENCODERS,
+        },
+        "google/gemma-4-E4B-it": {
+            "model_type": "gemma4",
+            "text_config": {
+                **_GEMMA_4_E, "hidden_size": 2560, "num_hidden_layers": 42, "num_key_value_heads": 2,
+                "intermediate_size": 10240, "num_kv_shared_layers": 18,
+            },
+            **_GEMMA_4_E_ENCODERS,
         },
         "google/gemma-4-26B-A4B-it": {
             "model_type": "gemma4",

@@ -2,7 +2,8 @@
 
 Sizes are bytes, lengths tokens. Full attention caches every token in every layer; a sliding-window layer at most its
 window; latent attention one latent and one rotated key per token and layer, which tensor parallelism cannot split;
-sparse attention a key of its indexer as well. Linear attention keeps a state of fixed size per sequence.
+sparse attention a key of its indexer as well. Layers that attend an earlier layer's KV cache nothing. Linear attention
+keeps a state of fixed size per sequence.
 """
 
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ def kv_layout(model: ModelDimensions, degree: Degree = 1) -> KvLayout:
     """
     sizes = {"all": 0.0, "window": 0.0, "fixed": 0.0}
     for group in attention_groups(model):
+        if group.cached == "shared":
+            continue
         length = group.attends if group.cached == "fixed" else 1
         sizes[group.cached] += group.layers * group.entry_bytes * length * group.copies(degree)
     return KvLayout(
@@ -97,11 +100,17 @@ def expert_bytes(model: ModelDimensions) -> int:
 
 def weight_bytes(model: ModelDimensions) -> int:
     """Return the memory of all weights, each part at its own precision."""
-    untouched = model.embedding_params + model.router_params + model.positions * model.hidden + model.vision_params
+    untouched = model.embedding_params + model.router_params + model.positions * model.hidden + model.encoder_params
     attention = model.attention_params * _or(model.attention_bytes, model.dtype_bytes)
     linear = model.linear_params * _or(model.linear.weight_bytes if model.linear else None, model.dtype_bytes)
     dense = model.dense_ffn_params * _or(model.ffn_bytes, model.dtype_bytes)
     return round(untouched * model.dtype_bytes + attention + linear + dense) + expert_bytes(model)
+
+
+def step_weight_bytes(model: ModelDimensions) -> int:
+    """Return the weights that every step reads: all but routed experts, encoders, and the embeddings of layers."""
+    unread = model.encoder_params + model.layer_embedding_params
+    return round(weight_bytes(model) - expert_bytes(model) - unread * model.dtype_bytes)
 
 
 def worker_weight_bytes(model: ModelDimensions, degree: Degree) -> int:

@@ -30,7 +30,6 @@ class Family:
     * ``positions``: learned position embeddings beyond max_position_embeddings, None where there are none.
     * ``every_head``: an absent num_key_value_heads means one per head; elsewhere it must be given.
     * ``defaults``: fields that the family's own configs leave out.
-    * ``refused``: fields that must be absent or 0, by what they would change.
     """
 
     matrices: int = 3
@@ -53,7 +52,6 @@ class Family:
     every_head: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, object] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 _GEMMA3 = {
@@ -72,10 +70,6 @@ _GEMMA4 = Family(
     pattern=6,
     other_heads="global",
     renamed={"num_experts_per_tok": "top_k_experts"},
-    refused={
-        "hidden_size_per_layer_input": "embeddings per layer",
-        "num_kv_shared_layers": "layers that share keys and values",
-    },
 )
 _CHATGLM = {
     "num_hidden_layers": "num_layers",
@@ -150,6 +144,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "gemma": Family(tied=True),
         "gemma2": Family(tied=True, windows="pattern", pattern=2),
         "gemma3_text": Family(tied=True, windows="pattern", pattern=6, defaults=_GEMMA3),
+        "gemma3n_text": Family(tied=True, windows="pattern", pattern=5),
         "gemma4_text": _GEMMA4,
         "phi3": Family(windows="all", every_head=True),
         "phimoe": Family(windows="all", experts="num_local_experts", expert_width="intermediate_size"),

@@ -133,7 +133,7 @@ def draft_model(target: ModelDimensions, speculation: Speculation) -> DraftModel
 def _bytes_per_weight(model: ModelDimensions) -> float:
     """Return the mean bytes of the weights that are neither routed experts, embeddings nor routers."""
     shared = model.attention_params + model.linear_params + model.dense_ffn_params
-    kept = model.embedding_params + model.router_params + model.positions * model.hidden + model.vision_params
+    kept = model.embedding_params + model.router_params + model.positions * model.hidden + model.encoder_params
     return (weight_bytes(model) - expert_bytes(model) - kept * model.dtype_bytes) / shared
 
 

@@ -204,6 +204,14 @@ def test_one_gpu_on_each_node_reduces_over_the_network_alone() -> None:
     assert wide.prefill[1].per_token == pytest.approx(narrow.prefill[1].per_token * 450 / 25, rel=1e-6)
 
 
+def test_a_step_reads_no_embeddings_of_layers_and_no_encoders() -> None:
+    whole = MODELS["google/gemma-4-E2B-it"]
+    per_pass = derive_profile(whole, H20, degrees=(1,)).degrees[1].decode[1].alpha
+    read = per_pass - derive_profile(replace(whole, encoder_params=0), H20, degrees=(1,)).degrees[1].decode[0].alpha
+    rate = H20.memory_rate * efficiency_for(H20.name).memory
+    assert read * rate == pytest.approx(2 * (whole.params - whole.encoder_params - 262144 * 35 * 256), rel=1e-6)
+
+
 def test_linear_attention_has_no_pairs_and_reads_its_states_in_every_decode_step() -> None:
     model = MODELS["Qwen/Qwen3-Next-80B-A3B-Instruct"]
     profile = derive_profile(model, GPUS["nvidia-h200"], degrees=(2,), efficiency=DEFAULTS, sequence_tokens=8000)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from weft_core.config_fields import ModelConfigError
 from weft_core.hf_config import dimensions_of_config
 from weft_core.known_configs import KNOWN_CONFIGS
-from weft_core.memory import kv_layout, weight_bytes
+from weft_core.memory import decode_read_per_token, kv_layout, weight_bytes
 from weft_core_tests.test_hf_config import junk
 
 
@@ -27,6 +27,7 @@ def config(name: str, *without: str, **changed: object) -> dict[str, object]:
 QWEN, KIMI, NANO = "Qwen/Qwen3.5-27B", "moonshotai/Kimi-K3", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
 V4, GLM_5, M3 = "deepseek-ai/DeepSeek-V4-Flash", "zai-org/GLM-5", "MiniMaxAI/MiniMax-M3"
 MIMO, GEMMA, LLAMA_4 = "XiaomiMiMo/MiMo-V2-Flash", "google/gemma-4-31B-it", "meta-llama/Llama-4-Scout-17B-16E-Instruct"
+GEMMA_3N, GEMMA_E2B = "google/gemma-3n-E2B-it", "google/gemma-4-E2B-it"
 
 
 @pytest.mark.parametrize(
@@ -53,8 +54,9 @@ MIMO, GEMMA, LLAMA_4 = "XiaomiMiMo/MiMo-V2-Flash", "google/gemma-4-31B-it", "met
         (config(M3, moe_layer_freq=[0] * 60), "moe_layer_freq: leaves no layer with experts"),
         (config(MIMO, "hybrid_layer_pattern"), "hybrid_layer_pattern: is missing"),
         (config(MIMO, swa_num_attention_heads=32), "swa_num_attention_heads: is not num_attention_heads, 64"),
-        (config(GEMMA, num_kv_shared_layers=20), "num_kv_shared_layers: 20: layers that share keys and values are not"),
-        (config(GEMMA, hidden_size_per_layer_input=256), "embeddings per layer are not read; give a CostProfile"),
+        (config(GEMMA, num_kv_shared_layers=59), "num_kv_shared_layers: 59 of 60 layers leave no earlier layer of the"),
+        (config(GEMMA_3N, intermediate_size=[8192] * 29), "intermediate_size: must be a width, or a list of one for e"),
+        (config(GEMMA_3N, intermediate_size=[1, 2, 3] * 10), "intermediate_size: .*, of at most two widths"),
         (config(LLAMA_4, no_rope_layers=[1] * 47), "no_rope_layers: has 47 entries"),
     ],
 )  # fmt: skip
@@ -72,6 +74,25 @@ def test_layers_are_chunked_as_the_config_lists_them() -> None:
     assert dimensions_of_config("llama", named) == by_default
     whole = dimensions_of_config("llama", config(LLAMA_4, attention_chunk_size=None))
     assert (whole.windowed_layers, whole.window) == (0, 0)
+
+
+def test_layers_that_share_an_earlier_layers_cache_add_none_and_are_read_in_every_step() -> None:
+    own = dimensions_of_config("gemma", config(GEMMA_3N, num_kv_shared_layers=0))
+    sharing = dimensions_of_config("gemma", config(GEMMA_3N))
+    assert (sharing.sharing_layers, sharing.sharing_windowed) == (10, 8)
+    assert kv_layout(sharing).per_token * 6 == kv_layout(own).per_token * 4
+    assert kv_layout(sharing).per_window_token * 24 == kv_layout(own).per_window_token * 16
+    assert decode_read_per_token(sharing, 1, 4000) == decode_read_per_token(own, 1, 4000)
+    assert weight_bytes(sharing) == weight_bytes(own)
+    listed = config(GEMMA_3N, layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 6)
+    assert dimensions_of_config("gemma", listed) == sharing
+
+
+def test_feed_forwards_of_two_widths_are_counted_each() -> None:
+    plain = dimensions_of_config("gemma", config(GEMMA_3N))
+    assert dimensions_of_config("gemma", config(GEMMA_3N, intermediate_size=[8192] * 30)) == plain
+    mixed = dimensions_of_config("gemma", config(GEMMA_3N, intermediate_size=[8192] * 20 + [16384] * 10))
+    assert mixed.params - plain.params == 10 * 3 * 2048 * 8192
 
 
 def test_sparse_attention_that_is_off_is_none() -> None:
@@ -92,12 +113,12 @@ def test_degrees_split_what_tensor_parallelism_divides() -> None:
 
 def test_shapes_of_images_count_where_they_are_given() -> None:
     whole = dimensions_of_config("qwen", config("Qwen/Qwen3-VL-8B-Instruct"))
-    assert 0.5e9 < whole.vision_params < 0.6e9
+    assert 0.5e9 < whole.encoder_params < 0.6e9
     unknown = config("Qwen/Qwen3-VL-8B-Instruct") | {"vision_config": {"hidden_size": 1152}}
-    assert dimensions_of_config("qwen", unknown).vision_params == 0
+    assert dimensions_of_config("qwen", unknown).encoder_params == 0
 
 
-@given(st.sampled_from([QWEN, KIMI, NANO, V4, GLM_5, M3, MIMO, GEMMA, LLAMA_4]), st.data())
+@given(st.sampled_from([QWEN, KIMI, NANO, V4, GLM_5, M3, MIMO, GEMMA, GEMMA_3N, GEMMA_E2B, LLAMA_4]), st.data())
 def test_any_value_in_any_field_is_read_or_refused(name: str, data: st.DataObject) -> None:
     body = dict(KNOWN_CONFIGS[name])
     inner = body.get("text_config")

@@ -3,8 +3,8 @@
 ``weights_gb`` are decimal GB of the tensors in the safetensors files of a checkpoint, without the heads that predict
 further tokens (``mtp.*``, or the layer after the last): engines load those for speculative decoding only. They were
 summed from the list of tensors, shapes and types of each checkpoint that the repository gogongxt/python shows in its
-folder scripts/models; of releases with equal configs, one's list stands for all. Where there is none, ``billions`` are
-weights as the model's card or report states them.
+folder scripts/models; of releases with equal configs, one's list stands for all. Others are sizes of the files as
+huggingface.co lists them. Where there is none, ``billions`` are weights as the model's card or report states them.
 """
 
 import json
@@ -20,6 +20,7 @@ from weft_core.hf_config import dimensions_of_config
 from weft_core.known_configs import KNOWN_CONFIGS
 from weft_core.memory import KvLayout, kv_layout, weight_bytes
 from weft_core.models import MODELS
+from weft_core_tests.model_configs import CONFIGS
 
 FOLDER = Path(__file__).parent / "published_configs"
 FILES = sorted(FOLDER.glob("*.json"))
@@ -146,6 +147,21 @@ PUBLISHED: dict[str, Published] = {
     # encoder's (the latter's mmproj-model-f16.gguf).
     "google/gemma-3-12b-it": Published(KvLayout(heads(8, 8, 256), heads(40, 8, 256), 1024), 23.53 + 0.858),
     "google/gemma-3-27b-it": Published(KvLayout(heads(10, 16, 128), heads(52, 16, 128), 1024), 54.0 + 0.858),
+    # Hugging Face's collection (5.98 and 8.39 billion) counts a copy of the tied embedding; Ollama's library has the
+    # language model alone (4.46 and 6.87 billion).
+    "google/gemma-3n-E2B-it": Published(
+        KvLayout(heads(4, 2, 256), heads(16, 2, 256), 512), billions=5.98 - 0.537, active=4.46 - 2.013, embeddings=1
+    ),
+    "google/gemma-3n-E4B-it": Published(
+        KvLayout(heads(4, 2, 256), heads(16, 2, 256), 512), billions=8.39 - 0.537, active=6.87 - 2.349, embeddings=1
+    ),
+    # Cards state 2.3 and 4.5 billion "effective" weights: all of the language model but the embeddings of layers.
+    "google/gemma-4-E2B-it": Published(
+        KvLayout(heads(3, 1, 512), heads(12, 1, 256), 512), 10.246621918, billions=5.1, active=2.3, embeddings=1
+    ),
+    "google/gemma-4-E4B-it": Published(
+        KvLayout(heads(4, 2, 512), heads(20, 2, 256), 512), 15.992595884, billions=8, active=4.5, embeddings=1
+    ),
     "google/gemma-4-26B-A4B-it": Published(
         KvLayout(heads(5, 2, 512), heads(25, 8, 256), 1024), billions=25.2 + 0.55, active=3.8, embeddings=1
     ),
@@ -207,7 +223,7 @@ def test_a_published_config_gives_the_dimensions_in_the_catalogue(path: Path) ->
         return
     known = MODELS[model.name]
     if model.name == "MiniMaxAI/MiniMax-M3":  # the file is of the language model alone
-        known = replace(known, vision_params=0)
+        known = replace(known, encoder_params=0)
     assert model == known
 
 
@@ -234,6 +250,58 @@ def test_a_config_outside_of_the_catalogue_is_read(name: str) -> None:
     assert billions is None or model.params / 1e9 == pytest.approx(billions, rel=0.02)
     linear = model.linear.weight_bytes if model.linear is not None else None
     assert (model.attention_bytes, model.ffn_bytes, model.expert_bytes, linear) == precisions
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+MXFP4 = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": [
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ],
+}
+QWEN2_72B = {
+    "model_type": "qwen2", "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "intermediate_size": 29696, "vocab_size": 152064,
+}  # fmt: skip
+QUANTISED: dict[str, tuple[dict[str, object], float]] = {
+    "thesven/Qwen2-7B-Instruct-awq": (
+        QWEN2_72B | {
+            "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+            "intermediate_size": 18944, "quantization_config": AWQ,
+        },
+        4.48 + 1.09,
+    ),
+    "Orion-zhen/QwQ-32B-Preview-AWQ": (
+        QWEN2_72B | {
+            "hidden_size": 5120, "num_hidden_layers": 64, "num_attention_heads": 40, "intermediate_size": 27648,
+            "quantization_config": AWQ,
+        },
+        4.96 + 4.99 + 4.96 + 4.42,
+    ),
+    "Qwen/Qwen2-72B-Instruct-GPTQ-Int4": (
+        QWEN2_72B | {"quantization_config": GPTQ},
+        3.94 + 3.92 + 4.00 + 4.00 + 3.92 + 4.00 + 4.00 + 3.92 + 4.00 + 3.46 + 2.49,
+    ),
+    "openai/gpt-oss-20b": (CONFIGS["openai/gpt-oss-20b"] | {"quantization_config": MXFP4}, 13.761264768),
+    "openai/gpt-oss-120b": (CONFIGS["openai/gpt-oss-120b"] | {"quantization_config": MXFP4}, 65.248815744),
+}  # fmt: skip
+"""Quantised checkpoints: what their config.json says of shapes and quantisation, and GB of their safetensors files.
+
+GB are sums of the files that huggingface.co lists in the repository, gpt-oss's the total_size of its
+model.safetensors.index.json.
+"""
+
+
+@pytest.mark.parametrize("name", sorted(QUANTISED))
+def test_a_quantised_checkpoint_takes_the_bytes_of_its_files(name: str) -> None:
+    config, published_gb = QUANTISED[name]
+    assert weight_bytes(dimensions_of_config(name, config)) / 1e9 == pytest.approx(published_gb, rel=0.02)
+    if name in MODELS:
+        assert weight_bytes(MODELS[name]) / 1e9 == pytest.approx(published_gb, rel=0.02)
 
 
 def test_deepseek_v4_caches_a_million_tokens_in_what_vllm_states() -> None:

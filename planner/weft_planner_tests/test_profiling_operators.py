@@ -54,8 +54,9 @@ def test_a_token_meets_every_active_weight_once(model: ModelDimensions) -> None:
     for cell in (step(1, 10), GridCell("prefill", 1, increment=7)):
         assert weights(model, cell) == pytest.approx(expected, rel=0.001)
     if model.splits(2):
-        # The choice of experts is not divided among GPUs, so that a little is counted twice.
-        assert weights(model, step(1, 10, degree=2)) == pytest.approx(expected, rel=0.02)
+        # Not divided among GPUs, and so counted twice: the choice of experts, the gates of embeddings per layer, and
+        # a lone KV head.
+        assert weights(model, step(1, 10, degree=2)) == pytest.approx(expected, rel=0.035)
 
 
 def test_latent_attention_decodes_on_latents_and_prefills_on_rebuilt_heads() -> None:

@@ -1,6 +1,7 @@
 """Rate matching: curves against closed forms, ratios against TensorRT-LLM's own formula, and the command."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from weft_planner.simulation.options import StepLimits
 from weft_planner_tests.test_cli import SERVICE
 
 COUNT = 4000
+REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = CurveSource("the <cost> profile", False, ["a <remark>"])
 
 
@@ -236,6 +238,34 @@ def test_the_command_writes_a_page_with_both_fronts(tmp_path: Path, capsys: pyte
         assert word in text
     assert "<script" not in text
     assert text.count("<svg") == 3
+
+
+def test_deepseek_r1_on_h200_is_matched_as_the_documentation_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, page = REPOSITORY / "docs" / "examples" / "deepseek-r1-h200.yaml", tmp_path / "r.html"
+    assert cli.main(["plan", "-f", str(manifest), "--rate-match", "--report", str(page)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    documented = (REPOSITORY / "docs" / "planner.md").read_text()
+    example = documented.split("--rate-match --report r.html\n")[1].split("```")[0]
+    parts = [" ".join(part.split()) for part in re.split(r"\n\n|\n\[...\]\n", example) if part.strip()]
+    assert len(parts) == 5
+    for part in parts:
+        assert part in shown
+    assert "Note: Costs of nvidia-h200 are fitted to NVIDIA's measurements" in shown
+    text = page.read_text()
+    for word in (">2 : 1<", "degree tp2dp8ep", "SLO 60 ms", "Costs of nvidia-h200 are fitted to", "aggregated, degree"):
+        assert word in text
+
+
+def test_context_servers_are_listed_best_per_gpu_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = tmp_path / "dis.yaml"
+    manifest.write_text(SERVICE)
+    assert cli.main(["plan", "-f", str(manifest), "--rate-match"]) == 0
+    table = capsys.readouterr().out.split("Context servers")[1].split("\n\n")[0].splitlines()[2:]
+    per_gpu = [float(line.split()[2]) for line in table if line.split()[-1] == "yes"]
+    assert len(per_gpu) > 1
+    assert per_gpu == sorted(per_gpu, reverse=True)
 
 
 def test_names_in_the_page_are_escaped() -> None:

@@ -224,7 +224,7 @@ def test_the_command_matches_the_rates_of_files(tmp_path: Path, capsys: pytest.C
     out = " ".join(capsys.readouterr().out.split())
     live = "sweeps of live engines (vllm 0.32.0 of degree 2 on 2026-11-28, vllm 0.32.0 of degree 4 on 2026-11-28)"
     assert live in out
-    assert "degree 2, 4: KV transfers are those of the cost profile." in out
+    assert "Degree 2, 4: KV transfers are those of the cost profile." in out
     assert live in page.read_text()
     assert cli.main([*given, "-o", "json"]) == 0
     body = json.loads(capsys.readouterr().out)["rateMatching"]

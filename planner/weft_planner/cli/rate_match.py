@@ -77,10 +77,11 @@ def show_rate_match(service: Service, *, curves: Sequence[str] = (), output: str
 def _profiled(request: "Request") -> "tuple[Servers, CurveSource]":
     """Return the servers of the cost profile, at every degree that the pools allow."""
     from weft_planner.rate_match import CurveSource, ProfiledServer, Servers
-    from weft_planner.request.costs import profile_of
+    from weft_planner.request.costs import profile_of, source_notes, speculation_notes
     from weft_planner.request.engines import step_limits
 
     profile = profile_of(request)
+    profiles = {pool.name: profile for pool in request.capacity.pools}
     limits = step_limits(request.engine.prefill), step_limits(request.engine.decode)
     context, generation = (_degrees(request, role, profile.degrees) for role in ("prefill", "decode"))
     for role, degrees in (("prefill", context), ("decode", generation)):
@@ -88,7 +89,8 @@ def _profiled(request: "Request") -> "tuple[Servers, CurveSource]":
             raise click.ClickException(f"capacity.pools: no degree for role {role} in the cost profile; add one")
     of = {n: ProfiledServer(profile, n, *limits) for n in sorted({*context, *generation})}
     servers = Servers([of[n] for n in context], [of[n] for n in generation], [*of.values()])
-    return servers, CurveSource("the cost profile", False, _limit_remarks(request))
+    remarks = [*source_notes(request, profiles), *speculation_notes(request, profiles), *_remarks(request)]
+    return servers, CurveSource("the cost profile", False, remarks)
 
 
 def _measured(
@@ -110,7 +112,7 @@ def _measured(
         profile = None  # it is asked for KV transfers and capacity only
     decode = step_limits(request.engine.decode)
     sides: dict[str, dict[Degree, tuple[str, MeasuredServer]]] = {"context": {}, "generation": {}, "aggregated": {}}
-    remarks = dict.fromkeys(_limit_remarks(request))
+    remarks = dict.fromkeys(_remarks(request))
     of_degrees: dict[str, list[str]] = {}
     for path, sweep in sweeps:
         server = MeasuredServer(sweep, profile=profile, decode=decode)
@@ -148,14 +150,15 @@ def _measured(
 def _mismatches(path: str, sweep: "Sweep", request: "Request") -> list[str]:
     found = []
     if sweep.model != request.model.name:
-        found.append(f"{path} is of model {sweep.model}, the service's is {request.model.name}")
+        found.append(f"the sweep {path} is of model {sweep.model}, the service's is {request.model.name}")
     types = sorted({pool.gpu_type for pool in request.capacity.pools})
     if sweep.gpu and sweep.gpu not in types:
-        found.append(f"{path} is of GPU {sweep.gpu}, the service's pools have {', '.join(types)}")
+        found.append(f"the sweep {path} is of GPU {sweep.gpu}, the service's pools have {', '.join(types)}")
     return found
 
 
-def _limit_remarks(request: "Request") -> list[str]:
+def _remarks(request: "Request") -> list[str]:
+    """Return the limits of the engines, and what the workload assumes."""
     prefill, decode = request.engine.prefill, request.engine.decode
     found = []
     if decode.max_num_seqs is not None:
@@ -169,7 +172,7 @@ def _limit_remarks(request: "Request") -> list[str]:
             f"a prompt is computed in steps of at most {prefill.max_num_batched_tokens} tokens "
             "(engine.prefill.maxNumBatchedTokens)"
         )
-    return found
+    return [*found, *request.workload.assumptions]
 
 
 def _read(paths: Sequence[str]) -> "list[tuple[str, Sweep]]":

@@ -249,12 +249,16 @@ def _feed_forward(operators: Counter[Operator], model: ModelDimensions, degree: 
         operators[Operator("gated", rows, outer=width)] += layers
         operators[_gemm(rows, width, model.hidden)] += layers
 
-    if model.experts <= 1:
-        dense(model.intermediate, model.feed_forwards)
-        return
-    layers = model.expert_layers
     if model.dense_layers:
         dense(model.dense_intermediate, model.dense_layers)
+    if width := model.layer_embedding:
+        operators[_gemm(rows, model.hidden, -(-model.layers * width // degree))] += 1
+        operators[_gemm(rows, model.hidden, width)] += model.layers
+        operators[_gemm(rows, width, model.hidden)] += model.layers
+    if model.experts <= 1:
+        dense(model.intermediate, model.feed_forwards - model.dense_layers)
+        return
+    layers = model.expert_layers
     if model.shared_intermediate:
         dense(model.shared_intermediate, layers)
     operators[_gemm(rows, model.hidden, model.experts)] += layers

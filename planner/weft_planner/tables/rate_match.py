@@ -34,6 +34,14 @@ def _parts(
         f"{found.best.tokens_per_s_gpu:.3g} output tokens a second and GPU within the SLO.",
         lead="Most per GPU:",
     )
+    same = found.aggregated_for(found.best.generation.tokens_per_s_user)
+    if same is not None and same.tokens_per_s_gpu > found.best.tokens_per_s_gpu:
+        yield Paragraph(
+            f"a server of degree {same.degree} that prefills beside its batch gives {same.tokens_per_s_gpu:.3g} and is "
+            "as fast for each user, but its prompts may wait longer than the TTFT SLO. `weft plan` says which of the "
+            "two holds the SLO.",
+            lead="More without disaggregation:",
+        )
     budget = request.capacity.gpus
     fits = "within" if smallest.gpus_for(rounds_per_s) <= budget else "which is more than"
     yield Paragraph(
@@ -52,13 +60,16 @@ def _parts(
         style=QUIET,
     )
     for remark in source.remarks:
-        yield Paragraph(f"{remark}.", lead="note:", style=QUIET)
+        yield Paragraph(f"{remark[0].upper()}{remark[1:]}.", lead="Note:", style=QUIET)
 
 
 def _contexts(found: RateMatching, percentile: float) -> Part:
     best = {point.degree: point for point in found.context_best}
+    # Best per GPU first; those that hold the SLO at no load are last.
+    degrees = sorted(found.context_curves, key=lambda d: -best[d].rounds_per_s_gpu if d in best else 0.0)
     rows: list[list[str | TableCell]] = []
-    for degree, curve in found.context_curves.items():
+    for degree in degrees:
+        curve = found.context_curves[degree]
         point = best.get(degree)
         shown = point or curve[0]
         rows.append(
@@ -72,7 +83,7 @@ def _contexts(found: RateMatching, percentile: float) -> Part:
             ]
         )
     header = ["DEGREE>", "ROUNDS/S>", "PER GPU>", "BUSY>", f"TTFT P{percentile:g}>", "HELD"]
-    marked = [k for k, degree in enumerate(found.context_curves) if degree == found.best.context.degree]
+    marked = [k for k, degree in enumerate(degrees) if degree == found.best.context.degree]
     return TextTable(header, rows, title="Context servers, at the most load that holds the TTFT SLO", marked=marked)
 
 
