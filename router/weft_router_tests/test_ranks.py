@@ -8,7 +8,6 @@ import pytest
 
 from weft_core.parallelism import Degree, degree_of
 from weft_core.policies.snapshot import PrefillTask
-from weft_router.engines.catalogue import ADAPTERS, adapter_for
 from weft_router.engines.watch import MOST_SESSIONS, RANK_HEADER, Engine
 from weft_router.http.pool import ConnectionPool
 from weft_router.state.registry import Health, Registry
@@ -22,11 +21,9 @@ async def _no_answer(_: str) -> Health:
     return "dead"
 
 
-def engine(ranks: int, proof: str = "", session_header: str = "") -> Engine:
+def engine(ranks: int, proof: str = "") -> Engine:
     pool = ConnectionPool(connect_s=1.0, keepalive_s=1.0)
-    return Engine(
-        pool, "http://127.0.0.1:9", on_change=lambda: None, proof=proof, ranks=ranks, session_header=session_header
-    )
+    return Engine(pool, "http://127.0.0.1:9", on_change=lambda: None, proof=proof, ranks=ranks)
 
 
 async def test_a_session_stays_on_one_of_the_ranks() -> None:
@@ -54,15 +51,6 @@ async def test_an_engine_of_one_batch_gets_no_rank_and_the_proof_stays() -> None
     with_proof = engine(2, proof="word")
     assert with_proof.lines_of("s").startswith(with_proof.proof)
     assert RANK_HEADER in with_proof.lines_of("s")
-
-
-async def test_tensorrt_llm_gets_the_sessions_key_and_chooses_the_rank_itself() -> None:
-    header = adapter_for("tensorrt-llm").session_header
-    ranks = engine(8, proof="word", session_header=header)
-    assert ranks.lines_of("0123abcd") == f"{ranks.proof}X-Session-ID: 0123abcd\r\n"
-    assert ranks.rank_of("0123abcd") is None
-    assert engine(1, session_header=header).lines_of("0123abcd") == ""
-    assert {kind for kind in ADAPTERS if adapter_for(kind).session_header} == {"tensorrt-llm"}
 
 
 @pytest.mark.parametrize(("degree", "at_once"), [(1, 1), (degree_of(dp=2, ep=True), 2), (degree_of(pp=3), 3)])

@@ -158,8 +158,6 @@ class Adapter(Protocol):
     can: Capabilities
     traits: AdapterOptions
     gauges: Gauges
-    session_header: str
-    """The header by which such an engine keeps a session on one of its data-parallel ranks; empty: it takes a rank."""
     plugin_page: str | None
     """Where such an engine tells of Weft's plug-in, which puts KV handles into streams; None for one without."""
 

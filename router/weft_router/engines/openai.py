@@ -40,7 +40,6 @@ class OpenAi:
     wishes: str
     """The header lines of what every leg asks for."""
     gauges: Gauges
-    session_header: str = ""
     plugin_page: str | None = None
 
     def __init__(self, traits: AdapterOptions) -> None:

@@ -34,7 +34,6 @@ class TensorRtLlm(OpenAi):
     """The adapter of ``trtllm-serve``."""
 
     salted = True
-    session_header = "X-Session-ID"  # requests cannot name a rank (attention_dp_rank), only a conversation
 
     def __init__(self, traits: AdapterOptions) -> None:
         super().__init__(traits)

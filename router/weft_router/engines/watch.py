@@ -71,7 +71,6 @@ class Engine:
         plugin_page: str | None = None,
         proof: str = "",
         ranks: int = 1,
-        session_header: str = "",
     ) -> None:
         self.pool = pool
         self._gauges = gauges
@@ -79,8 +78,6 @@ class Engine:
         self.proof = header_lines({PROOF_HEADER: proof}) if proof else ""
         """The header line that shows the engine's plug-in that a leg comes from this router."""
         self._ranks = ranks
-        self._session_header = session_header
-        """The header with a session's key, by which an engine keeps the session on a rank of its own choice."""
         self._rank_of: OrderedDict[str, int] = OrderedDict()
         self._next_rank = 0
         self.plugin: bool | None = None
@@ -112,13 +109,10 @@ class Engine:
     def lines_of(self, session: str) -> str:
         """Return the header lines of a leg of a session, beside its own: the proof, and the data-parallel rank.
 
-        A session stays on one rank, which has its KV; new ones take turns. vLLM and SGLang take the rank, TensorRT-LLM
-        the session's key.
+        A session stays on one rank, which has its KV; new ones take turns. vLLM and SGLang take the header.
         """
         if self._ranks == 1:
             return self.proof
-        if self._session_header:
-            return f"{self.proof}{self._session_header}: {session}\r\n"
         rank = self._rank_of.get(session)
         if rank is None:
             if len(self._rank_of) >= MOST_SESSIONS:
@@ -130,7 +124,7 @@ class Engine:
         return f"{self.proof}{RANK_HEADER}: {rank}\r\n"
 
     def rank_of(self, session: str) -> int | None:
-        """Return the data-parallel rank of a session, None where it has none yet or the engine chooses it."""
+        """Return the data-parallel rank of a session, None where it has none yet."""
         return 0 if self._ranks == 1 else self._rank_of.get(session)
 
     @property

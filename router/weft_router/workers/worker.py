@@ -99,7 +99,6 @@ class Worker:
             on_rest=lambda reason: metrics.ejections.labels(self.role, reason).inc(),
             on_back=lambda: metrics.readmissions.labels(self.role).inc(), gaps=self.batch.gaps, gauges=adapter.gauges,
             plugin_page=adapter.plugin_page, proof=settings.engine_proof, ranks=parallelism_of(settings.degree).dp,
-            session_header=adapter.session_header,
         )  # fmt: skip
         self.adapters = AdapterLoader(self.engine, settings.config, metrics=metrics, on_change=self.heartbeat.hurry)
         """Loads the engine's LoRA adapters."""

@@ -126,7 +126,7 @@ def options_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[
             {
                 **_options(spec, role, gpus),
                 **({"orchestrator_type": "ray"} if multi_node else {}),
-                **(_ranks(role) if ranks else {}),
+                **({"enable_attention_dp": True} if ranks else {}),
             }
         )
         for role in roles
@@ -134,12 +134,6 @@ def options_files(spec: DisaggInferenceServiceSpec, *, paired: bool) -> Mapping[
         for ranks in ((False, True) if may_have_ranks else (False,))
         for gpus in sizes
     }
-
-
-def _ranks(role: str) -> dict[str, Any]:
-    """Return the options of data-parallel ranks; where a worker decodes, a session stays on the one that has its KV."""
-    sessions = {} if role == "prefill" else {"attention_dp_config": {"kv_cache_routing_conversation_affinity": True}}
-    return {"enable_attention_dp": True, **sessions}
 
 
 def _options_file_name(role: str, *, multi_node: bool, ranks: bool, gpus: int) -> str:
