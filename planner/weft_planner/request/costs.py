@@ -163,8 +163,8 @@ def source_notes(request: Request, profiles: Mapping[str, CostProfile]) -> list[
     assumed = sorted({p.gpu for p in profiles.values() if p.provenance.get("source") == "analytic"})
     if assumed and request.silicon is not None:
         notes.append(
-            f"no silicon tables of this model, precision and engine ({request.engine.type}) are shipped for "
-            f"{', '.join(assumed)}"
+            f"no silicon tables of this model, precision, engine ({request.engine.type}) and these strategies are "
+            f"shipped for {', '.join(assumed)}"
         )
     if 0 < len(assumed) < len({profile.gpu for profile in profiles.values()}):
         notes.append(
