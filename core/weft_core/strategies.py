@@ -1,10 +1,12 @@
 """The parallelism strategies worth a look where none are named: few, and each for a reason that can be said."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 
 from weft_core.analytic import LARGEST_DEGREE
 from weft_core.dimensions import ModelDimensions
-from weft_core.parallelism import Degree, degree_of
+from weft_core.parallelism import Degree, degree_of, gpus_of, parallelism_of
+from weft_core.spans import MAX_NODES, fits_nodes
 
 LONGEST_TEXT = 9
 """Letters that ``str`` of one of these takes at most: tp32dp2ep."""
@@ -44,6 +46,35 @@ def candidate_strategies(
         found = [degree for degree in _over_nodes(model, node_gpus, nodes) if holds(degree)]
         nodes *= 2
     return tuple(dict.fromkeys(found))
+
+
+def near_strategies(wanted: Degree, *, node_gpus: int) -> list[Degree]:
+    """Return strategies that lie on nodes of ``node_gpus`` GPUs, the most similar to ``wanted`` first.
+
+    Each rank and each stage lies on one node. None has more than twice the GPUs.
+    """
+    sizes = powers_of_two(min(64, 2 * gpus_of(wanted)))
+    found = (
+        degree_of(tp=tp, pp=pp, dp=dp, ep=ep)
+        for tp, pp, dp, ep in product(sizes, sizes[:3], sizes, (False, True))
+        if tp * pp * dp <= min(2 * gpus_of(wanted), MAX_NODES * node_gpus)
+        and tp * pp <= node_gpus
+        and fits_nodes(tp * pp * dp, node_gpus)
+        and (dp == 1 or tp * pp * dp <= node_gpus or node_gpus % (tp * pp) == 0)
+    )
+    return [degree for degree in most_similar(wanted, found) if degree != wanted]
+
+
+def most_similar(wanted: Degree, degrees: Iterable[Degree]) -> list[Degree]:
+    """Return degrees, those first that have most parts in common with ``wanted``, of them those of like size."""
+    parts = parallelism_of(wanted)
+
+    def distance(degree: Degree) -> tuple[int, int, str]:
+        other = parallelism_of(degree)
+        same = (other.tp == parts.tp) + (other.pp == parts.pp) + (other.dp == parts.dp) + (other.ep == parts.ep)
+        return -same, abs(other.gpus - parts.gpus), str(degree)
+
+    return sorted(set(degrees), key=distance)
 
 
 def _with_experts(gpus: int) -> Iterator[Degree]:

@@ -1,10 +1,13 @@
 """Strategies that are looked at where none are named: few, of a form that names of workers have room for."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from weft_core.analytic import LARGEST_DEGREE
 from weft_core.models import MODELS
-from weft_core.parallelism import Degree, gpus_of, parallelism_of
-from weft_core.spans import fits_nodes
-from weft_core.strategies import LONGEST_TEXT, candidate_strategies, powers_of_two
+from weft_core.parallelism import Degree, degree_of, gpus_of, parallelism_of
+from weft_core.spans import MAX_NODES, fits_nodes, nodes_spanned
+from weft_core.strategies import LONGEST_TEXT, candidate_strategies, most_similar, near_strategies, powers_of_two
 
 R1, LLAMA, MIXTRAL = (
     MODELS[name]
@@ -59,3 +62,24 @@ def test_all_of_them_fit_nodes_and_names() -> None:
                 assert gpus_of(degree) <= LARGEST_DEGREE
                 assert len(str(degree)) <= LONGEST_TEXT
                 assert node_gpus % parallelism_of(degree).tp == 0 or parallelism_of(degree).dp == 1
+
+
+@given(
+    st.builds(degree_of, tp=st.integers(1, 16), pp=st.integers(1, 8), dp=st.integers(1, 64), ep=st.booleans()),
+    st.integers(1, 16),
+)
+def test_near_strategies_lie_on_the_nodes(wanted: Degree, node_gpus: int) -> None:
+    found = near_strategies(wanted, node_gpus=node_gpus)
+    assert wanted not in found
+    assert found == most_similar(wanted, found)
+    for degree in found:
+        parts = parallelism_of(degree)
+        assert nodes_spanned(degree, node_gpus) <= MAX_NODES
+        assert parts.tp * parts.pp <= node_gpus
+        assert parts.gpus <= 2 * gpus_of(wanted)
+
+
+def test_the_most_similar_strategy_comes_first() -> None:
+    assert near_strategies(degree_of(tp=4, pp=3), node_gpus=8)[0] == degree_of(tp=4, pp=2)
+    assert near_strategies(degree_of(dp=24, ep=True), node_gpus=8)[0] == degree_of(dp=16, ep=True)
+    assert near_strategies(degree_of(tp=8, dp=65), node_gpus=8)[0] == degree_of(tp=8, dp=64)

@@ -1,12 +1,14 @@
 """The API types refuse what the CRD refuses, and accept the examples."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from pydantic import ValidationError
 
 from weft_operator.api import CostProfileSpec, DisaggInferenceService
+from weft_operator.commands.manifest_checks import service_messages
 from weft_operator.errors import StalledError
 from weft_operator.kube.stored_service import parse_service
 from weft_operator.planning.request import planner_request
@@ -114,3 +116,43 @@ def test_gpus_must_be_enough_for_the_layouts_that_are_allowed(layouts: list[str]
     else:
         with pytest.raises(ValidationError, match="too few"):
             DisaggInferenceService.model_validate(body)
+
+
+@pytest.mark.parametrize(
+    ("pool", "words"),
+    [
+        (
+            {"parallelism": [{"tp": 8}, {"tp": 4, "pp": 3}]},
+            (
+                "parallelism[1]: tp x pp x dp above gpusPerNode must fill whole nodes; choose a multiple of "
+                "gpusPerNode (got tp4pp3: 12 GPUs, nodes of 8; tp4pp2 fits)"
+            ),
+        ),
+        (
+            {"parallelism": [{"tp": 8, "pp": 2, "dp": 2}]},
+            (
+                "parallelism[0]: data-parallel ranks lie on one node each and fill it; choose a tp x pp that divides "
+                "gpusPerNode (got tp8pp2dp2: 32 GPUs, nodes of 8; tp4pp2dp2 fits)"
+            ),
+        ),
+        (
+            {"parallelism": [{"tp": 8, "dp": 65}]},
+            "lower dp, pp or tp (got tp8dp65: 520 GPUs, nodes of 8; tp8dp64 fits)",
+        ),
+        (
+            {"degrees": [1, 2, 8], "gpusPerNode": 3},
+            (
+                "degrees[2]: those above gpusPerNode fill whole nodes; choose multiples of gpusPerNode "
+                "(got 8: 8 GPUs, nodes of 3; 2 fits)"
+            ),
+        ),
+    ],
+)
+def test_strategies_that_do_not_lie_on_the_nodes_are_refused_with_numbers_and_one_that_does(
+    pool: dict[str, Any], words: str
+) -> None:
+    body = service()
+    body["spec"]["capacity"]["pools"][0] |= pool
+    (message,) = service_messages(body)
+    assert message.startswith("spec.capacity.pools[0].")
+    assert words in message

@@ -19,6 +19,8 @@ SLOW = DetectedDrift(
     "Residual", "more", {}, "P95 TTFT is 9s and 1s was predicted; measure it again with `weft profile`"
 )
 
+SOURCE = "costs of nvidia-h20 are those of a cost profile whose provenance names no source"
+
 
 def told(status: dict[str, Any], kind: str) -> dict[str, Any]:
     return next(item for item in status["conditions"] if item["type"] == kind)
@@ -67,7 +69,7 @@ def test_workers_that_do_not_all_serve_are_held_to_no_prediction() -> None:
 def test_latencies_of_another_traffic_do_not_speak_against_the_cost_model() -> None:
     other = replace(SLOW, traffic_changes=True)
     said = cost_model_fresh(record(), in_force=True, observation=look(0.0), drifts=(other,))
-    assert said == ("Unknown", "NotComparable", f"predictions are for other traffic: {SLOW.sentence}")
+    assert said == ("Unknown", "NotComparable", f"predictions are for other traffic: {SLOW.sentence}; {SOURCE}")
 
 
 def test_blindness_says_nothing_of_the_cost_model() -> None:
@@ -81,7 +83,27 @@ def test_its_words_stay_while_the_figures_of_the_status_do() -> None:
     moved = with_parts(found, drifts=(replace(SLOW, sentence="P95 TTFT is 9.1s and 1s was predicted"),))
     assert build_status(moved, first, now=LATER) == first
     other = build_status(with_parts(moved, observation=look(60.0, ttft=20.0)), first, now=LATER)
-    assert told(other, "CostModelFresh")["message"] == "P95 TTFT is 9.1s and 1s was predicted"
+    assert told(other, "CostModelFresh")["message"] == f"P95 TTFT is 9.1s and 1s was predicted; {SOURCE}"
+
+
+def test_the_condition_names_the_source_of_the_costs_and_follows_it() -> None:
+    """Its other words stay while the figures do, so a new source must not wait for new figures."""
+    found = result(observation=look(0.0))
+    first = build_status(found, {}, now=NOW)
+    assert told(first, "CostModelFresh")["message"].endswith(f"; {SOURCE}")
+    before = found.plan.record
+    assert before is not None
+    timed = {**before.profile, "engine": "vllm 0.32", "provenance": {"source": "engine"}}
+    tables = {**before.profile, "gpu": "nvidia-h100", "provenance": {"source": "silicon", "tables": "h100_sxm, vllm"}}
+    now_timed = with_parts(found, record=replace(before, profile=timed))
+    message = told(build_status(now_timed, first, now=LATER), "CostModelFresh")["message"]
+    assert message.endswith("; costs of nvidia-h20 are measured on a live engine (vllm 0.32)")
+    both = with_parts(found, record=replace(before, profile=timed, profiles={"a": timed, "b": tables}))
+    message = told(build_status(both, first, now=LATER), "CostModelFresh")["message"]
+    assert message.endswith(
+        "; costs of nvidia-h20 (pool a) are measured on a live engine (vllm 0.32)"
+        "; costs of nvidia-h100 (pool b) are fitted to silicon tables (h100_sxm, vllm)"
+    )
 
 
 def test_a_started_operator_keeps_the_status_until_its_first_observation() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
 from weft_core.analytic import derive_profile
 from weft_core.cost import LINKS, TransferCost
@@ -17,6 +18,7 @@ from weft_planner.plan.relaxing import explain_no_layout
 from weft_planner.programs import scip
 from weft_planner.programs.inputs import prepare_inputs
 from weft_planner.programs.search import LayoutSearch
+from weft_planner.request.capacity import Split
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.reading import Request
 from weft_planner_tests.requests import request
@@ -28,6 +30,7 @@ def pools(*given: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**POOL, "name": f"p{i}", **pool} for i, pool in enumerate(given)]
 
 
+STAGES = pools({"parallelism": [{"tp": 4, "pp": 2}]})
 CASES: list[tuple[Constraint, str, dict[str, Any]]] = [
     ("gpus", "TooFewGpus", {"capacity.gpus": 3}),
     ("gpus", "TooFewGpus", {"capacity.pools": pools({"degrees": [2, 4], "gpus": 3})}),
@@ -45,6 +48,24 @@ CASES: list[tuple[Constraint, str, dict[str, Any]]] = [
     ),
     ("memory", "ContextDoesNotFit", {"model.maxModelLen": 10_000_000}),
     ("memory", "ModelDoesNotFit", {"capacity.pools.0.degrees": [1]}),
+    ("engine", "NoPairOfDegrees", {"engine.type": "vllm", "capacity.pools": STAGES}),
+    (
+        "engine",
+        "NoPairOfDegrees",
+        {
+            "engine.type": "vllm",
+            "capacity.pools": pools(
+                {"parallelism": [{"tp": 4, "pp": 2}], "roles": ["prefill"]}, {"degrees": [4, 8], "roles": ["decode"]}
+            ),
+        },
+    ),
+    ("gpus", "TooFewGpus", {"engine.type": "sglang", "capacity.pools": pools({"parallelism": [{"tp": 8, "pp": 2}]})}),
+    ("bounds", "BoundsUnsatisfiable", {"engine.type": "vllm", "capacity.gpus": 4, "capacity.pools": STAGES}),
+    (
+        "node-shape",
+        "NotPlaceable",
+        {"capacity.pools": pools({"parallelism": [{"tp": 4, "pp": 2}], "nodes": [4, 4, 4, 4]})},
+    ),
     ("roles", "NoPoolForRole", {"capacity.pools.0.roles": ["decode"]}),
     (
         "engine",
@@ -75,6 +96,8 @@ def refusal(asked: Request) -> Infeasible | None:
 
 
 def relaxed(asked: Request, path: str, value: object) -> Request:
+    if path.endswith("parallelism") and isinstance(value, list):
+        return with_field(asked, path, tuple(Split.model_validate(yaml.safe_load(text)) for text in value))
     return with_field(asked, path, tuple(value) if isinstance(value, list) else value)
 
 
@@ -112,6 +135,13 @@ def test_each_refusal_is_lifted_by_each_of_its_remedies(
         ({"engine.pairs": [[1, 1]], "capacity.pools.0.degrees": [2, 4]}, ", 4 with 2, 4 with 4 (only 1 with 1 may)"),
         (CASES[-4][2], "not 2 with 3 (in vllm one tensor-parallel degree divides the other"),
         (CASES[-2][2], "engine vllm pairs no blocks of 16 tokens with those of 32"),
+        (
+            {"engine.type": "vllm", "capacity.pools": STAGES},
+            (
+                "not tp4pp2 with tp4pp2 (in vllm one tensor-parallel degree divides the other, and workers that "
+                "exchange KV have no pipeline stages); capacity.pools.0.parallelism [{tp: 4, pp: 2}, {tp: 4}] would do"
+            ),
+        ),
     ],
 )
 def test_degrees_that_do_not_pair_are_named(changes: dict[str, Any], words: str) -> None:
@@ -139,6 +169,31 @@ def test_a_remedy_is_the_nearest_that_does(changes: dict[str, Any]) -> None:
     step = 1 if isinstance(remedy.value, int) else 0.5
     nearer = remedy.value + step if remedy.path == "bounds.decode.min" else remedy.value - step
     assert refusal(relaxed(asked, remedy.path, nearer)) is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"engine.type": "sglang", "capacity.pools": pools({"parallelism": [{"tp": 8, "pp": 2}]})},
+            "need 32; allow 32 GPUs, set capacity.pools.0.parallelism [{tp: 8, pp: 2}, {tp: 8}], or",
+        ),
+        (
+            {"capacity.pools": pools({"parallelism": [{"tp": 4, "pp": 2}], "nodes": [4, 4, 4, 4]})},
+            "capacity.pools.0.parallelism [{tp: 4, pp: 2}, {tp: 4}] would do",
+        ),
+        (
+            {"engine.type": "vllm", "capacity.gpus": 4, "capacity.pools": STAGES},
+            "set capacity.pools.0.parallelism [{tp: 4, pp: 2}, {tp: 2}], or allow more GPUs",
+        ),
+    ],
+)
+def test_strategies_that_have_no_room_are_answered_with_the_nearest_that_has(
+    changes: dict[str, Any], words: str
+) -> None:
+    error = refusal(case(changes))
+    assert error is not None
+    assert words in error.message
 
 
 def test_limits_that_bind_only_together_are_told_as_such() -> None:

@@ -14,6 +14,7 @@ from weft_core.cost import CostProfile
 from weft_core.gpus import GPUS, gpu_named
 from weft_core.models import MODELS
 from weft_core.parallelism import degree_from_json, parallelism_of, parse_degree
+from weft_core.profile_json import profile_to_json
 from weft_planner.profiling.operators import Overheads
 from weft_planner.request.costs import profiles_of, source_notes
 from weft_planner.request.reading import request_of
@@ -156,9 +157,11 @@ def test_a_request_takes_them_where_it_asks_for_silicon_alone() -> None:
     (slower,) = profiles_of(request_of(body(**h100, silicon={"prefillOverhead": 1.0}))).values()
     assert derived.provenance["source"] == "analytic"
     assert measured.provenance["source"] == "silicon"
-    assert source_notes(request_of(body(**h100)), {"gpu": derived}) == []
+    (note,) = source_notes(request_of(body(**h100)), {"gpu": derived})
+    assert note == "costs of nvidia-h100 follow from the analytic model and its data sheet"
     (note,) = source_notes(request_of(body(**h100, silicon={})), {"gpu": measured})
-    assert note.startswith("costs of nvidia-h100 are fitted to NVIDIA's measurements (aiconfigurator-core ")
+    assert note.startswith("costs of nvidia-h100 are fitted to silicon tables (aiconfigurator-core ")
+    assert "P95 error" in note
     one, other = (found.t_pre(history=0, increment=1024, degree=4) for found in (measured, slower))
     assert other - one == pytest.approx(1.0 - 0.002)
 
@@ -170,10 +173,20 @@ def test_a_plan_says_that_it_compares_measured_costs_with_assumed_ones() -> None
     ]
     request = request_of(body(**{"model.name": LLAMA.name, "capacity.pools": pools}, silicon={}))
     notes = source_notes(request, profiles_of(request))
-    first, second, third = notes
-    assert first.startswith("costs of nvidia-h100 are fitted to NVIDIA's measurements")
-    assert second.startswith("costs of nvidia-h20 follow from its data sheet")
-    assert third.startswith("measured costs are compared with assumed ones of nvidia-h20, which may be too slow")
+    first, second, third, fourth = notes
+    assert first.startswith("costs of nvidia-h100 (pool a) are fitted to silicon tables")
+    assert second == "costs of nvidia-h20 (pool b) follow from the analytic model and its data sheet"
+    assert third.startswith("no silicon tables of this model, precision, engine ()")
+    assert third.endswith("are shipped for nvidia-h20")
+    assert fourth.startswith("measured costs are compared with assumed ones of nvidia-h20, which may be too slow")
+
+
+def test_a_plan_says_where_a_given_profile_comes_from() -> None:
+    given = {**profile_to_json(derive_profile(LLAMA, GPUS["nvidia-h20"], degrees=(4, 8))), "engine": "vllm 0.32"}
+    request = request_of(body(profile={**given, "provenance": {"source": "engine"}}))
+    assert source_notes(request, profiles_of(request)) == [
+        "costs of nvidia-h20 are measured on a live engine (vllm 0.32)"
+    ]
 
 
 DEEPSEEK = MODELS["deepseek-ai/DeepSeek-R1"]

@@ -17,21 +17,21 @@ class Rule:
     ``cel`` is None where the schema itself already refuses the case, as lists keyed by name do.
     ``holds`` is the same condition in Python, for objects that were stored before the rule was. It is
     None for rules over the old and the new object (``oldSelf``), which only the API server can see.
-    ``culprit`` returns the value that broke it, where a message that names the field does not say which one;
-    ``entry`` returns its place, where the field is a list.
+    ``culprit`` returns the value that broke it as text, where a message that names the field does not say which one,
+    and what would not; ``entry`` returns its place, where the field is a list.
     """
 
     cel: str | None
     message: str
     holds: Callable[[Any], bool] | None
-    culprit: Callable[[Any], object] | None = None
+    culprit: Callable[[Any], str] | None = None
     entry: Callable[[Any], int] | None = None
 
     def broken_by(self, value: object) -> str:
         """Return the message for a value that breaks the rule, with the entry and the culprit."""
         field, _, rest = self.message.partition(": ")
         entry = f"[{self.entry(value)}]" if self.entry is not None else ""
-        got = f" (got {self.culprit(value)!r})" if self.culprit is not None else ""
+        got = f" (got {self.culprit(value)})" if self.culprit is not None else ""
         return f"{field}{entry}: {rest}{got}"
 
 

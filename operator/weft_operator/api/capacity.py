@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF012 - pydantic copies the defaults of fields
 
+from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
@@ -10,7 +11,7 @@ from weft_core.gpus import CORES_OF_A_CHIP, NEURON_CHIPS
 from weft_core.parallelism import Degree as CoreDegree
 from weft_core.parallelism import degree_of, gpus_of
 from weft_core.spans import MAX_NODES, fits_nodes
-from weft_core.strategies import powers_of_two
+from weft_core.strategies import near_strategies, powers_of_two
 from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import DnsLabel, ObjectName, ResourceName, Role
 from weft_operator.api.scheduling import Topology
@@ -99,6 +100,34 @@ def _claims_cover(pool: "Pool") -> bool:
 
 def _is_mig(pool: "Pool") -> bool:
     return "/mig-" in pool.resource or "-mig-" in pool.gpu_type
+
+
+def _too_wide(pool: "Pool") -> int:
+    """Return the place of the first degree that fills a node in part."""
+    return next(i for i, degree in enumerate(pool.degrees or ()) if not fits_nodes(degree, pool.gpus_per_node))
+
+
+def _strategy_rule(cel: str, message: str, fits: Callable[[Parallelism, int], bool]) -> Rule:
+    """Return a rule that each strategy of a pool keeps, by the GPUs of a node."""
+
+    def first(pool: "Pool") -> int:
+        return next(i for i, one in enumerate(pool.parallelism or ()) if not fits(one, pool.gpus_per_node))
+
+    return Rule(
+        cel,
+        message,
+        lambda p: all(fits(one, p.gpus_per_node) for one in p.parallelism or ()),
+        culprit=lambda p: _on_nodes(p.parallelism[first(p)].degree, p.gpus_per_node),
+        entry=first,
+    )
+
+
+def _on_nodes(degree: CoreDegree, node_gpus: int) -> str:
+    """Return a degree, its GPUs and a node's, and the nearest degree of the same kind that lies on such nodes."""
+    near = [
+        n for n in near_strategies(degree, node_gpus=node_gpus) if isinstance(n, int) or not isinstance(degree, int)
+    ]
+    return f"{degree}: {gpus_of(degree)} GPUs, nodes of {node_gpus}{f'; {near[0]} fits' if near else ''}"
 
 
 Rate = Annotated[float, Field(gt=0, le=10_000)]
@@ -218,6 +247,8 @@ class Pool(ApiModel):
             " || self.degrees.all(d, d <= self.gpusPerNode || d % self.gpusPerNode == 0)",
             "spec.capacity.pools.degrees: those above gpusPerNode fill whole nodes; choose multiples of gpusPerNode",
             lambda p: p.parallelism is not None or all(fits_nodes(d, p.gpus_per_node) for d in p.degrees or ()),
+            culprit=lambda p: _on_nodes(p.degrees[_too_wide(p)], p.gpus_per_node),
+            entry=_too_wide,
         ),
         Rule(
             "!has(self.gpusFromClaims) || !self.gpusFromClaims || (has(self.resourceClaims) && (has(self.parallelism)"
@@ -229,28 +260,27 @@ class Pool(ApiModel):
             "resourceClaims that names the degree",
             lambda p: not p.gpus_from_claims or _claims_cover(p),
         ),
-        Rule(
+        _strategy_rule(
             "!has(self.parallelism) || self.parallelism.all(p, p.tp * p.pp * p.dp <= self.gpusPerNode"
             " || p.tp * p.pp * p.dp % self.gpusPerNode == 0)",
             "spec.capacity.pools.parallelism: tp x pp x dp above gpusPerNode must fill whole nodes; choose a multiple "
             "of gpusPerNode",
-            lambda p: all(fits_nodes(one.degree, p.gpus_per_node) for one in p.parallelism or ()),
+            lambda one, node_gpus: fits_nodes(one.degree, node_gpus),
         ),
-        Rule(
+        _strategy_rule(
             "!has(self.parallelism) || self.parallelism.all(p, p.dp == 1 || p.tp * p.pp * p.dp <= self.gpusPerNode"
             " || self.gpusPerNode % (p.tp * p.pp) == 0)",
             "spec.capacity.pools.parallelism: data-parallel ranks lie on one node each and fill it; choose a tp x pp "
             "that divides gpusPerNode",
-            lambda p: all(
-                one.dp == 1 or gpus_of(one.degree) <= p.gpus_per_node or p.gpus_per_node % (one.tp * one.pp) == 0
-                for one in p.parallelism or ()
+            lambda one, node_gpus: (
+                one.dp == 1 or gpus_of(one.degree) <= node_gpus or node_gpus % (one.tp * one.pp) == 0
             ),
         ),
-        Rule(
+        _strategy_rule(
             f"!has(self.parallelism) || self.parallelism.all(p, p.tp * p.pp * p.dp <= {MAX_NODES} * self.gpusPerNode)",
             f"spec.capacity.pools.parallelism: tp x pp x dp is above {MAX_NODES} x gpusPerNode, and a worker lies on "
             f"at most {MAX_NODES} nodes; lower dp, pp or tp",
-            lambda p: all(gpus_of(one.degree) <= MAX_NODES * p.gpus_per_node for one in p.parallelism or ()),
+            lambda one, node_gpus: gpus_of(one.degree) <= MAX_NODES * node_gpus,
         ),
         Rule(
             None,  # the API server looks into no field of unknown shape; the operator and weft plan say it

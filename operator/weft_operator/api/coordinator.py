@@ -161,7 +161,7 @@ class Requests(ApiModel):
             "spec.coordinator.requests.allowedFields: names a field of the router's own, such as kv_transfer_params or "
             "session_id; these reach no engine whatever is allowed, so remove it",
             lambda r: not any(re.match(_ROUTER_FIELD, field) for field in r.allowed_fields or ()),
-            culprit=lambda r: next(field for field in r.allowed_fields if re.match(_ROUTER_FIELD, field)),
+            culprit=lambda r: repr(next(field for field in r.allowed_fields if re.match(_ROUTER_FIELD, field))),
         ),
         Rule(
             "!has(self.mediaOverHttp) || has(self.allowedMediaHosts)",

@@ -62,7 +62,7 @@ def _no_argument(place: _Place, cel: str, message: str, refused: Callable[[Any, 
         f"{place.absent}{cel}",
         f"{place.path}.args: {message}",
         lambda engine: not any(refused(engine, arg) for arg in place.args(engine)),
-        culprit=lambda engine: place.args(engine)[first(engine)],
+        culprit=lambda engine: repr(place.args(engine)[first(engine)]),
         entry=first,
     )
 

@@ -92,7 +92,7 @@ def merged(
     rows = {row["degree"]: row for row in (known or {}).get("degrees", ())}
     rows[degree] = next(row for row in new["degrees"] if row["degree"] == degree)
     note = "; ".join(f"{name}: {text}" for name, text in sorted((new.get("provenance") or {}).items()))
-    provenance = {**(known or {}).get("provenance", {}), f"degree{degree}": note}
+    provenance = {**(known or {}).get("provenance", {}), "source": "engine", f"degree{degree}": note}
     moved = "not measured; they are as in the profile before, or estimated"
     transfers = {_way(item): item for item in before.get("transfers", ()) if _within(item, rows)}
     transfers |= {_way(item): item for item in (known or {}).get("transfers", ()) if "fit" in item}

@@ -20,7 +20,7 @@ from weft_operator.status.condition_json import condition_json, stored_value
 from weft_operator.status.engine_conditions import NO_HEARTBEATS, engine_checks
 from weft_operator.status.kstatus import reconciling, stalled
 from weft_operator.status.plan_status import plan_status, proposed_status
-from weft_operator.status.predictions import cost_model_fresh, slo_feasible
+from weft_operator.status.predictions import cost_model_fresh, plan_sources, slo_feasible
 from weft_operator.status.reasons.catalogue import CONDITIONS, REASONS, ConditionType
 from weft_operator.status.results import ServiceResult
 from weft_operator.workers.readiness import PickerState, WorkerState
@@ -290,7 +290,7 @@ def _truth(reason: AvailabilityReason) -> Truth:
 
 
 def _cost_model(result: ServiceResult, seen: _MetricsStatus, before: Mapping[str, Any]) -> ConditionValue:
-    """Return the condition CostModelFresh; its message stays while the figures of the status do."""
+    """Return the condition CostModelFresh; its message stays while the figures of the status and the source do."""
     alone = (
         result.rollout.active is None
         and not result.workers.leaving
@@ -303,6 +303,7 @@ def _cost_model(result: ServiceResult, seen: _MetricsStatus, before: Mapping[str
     if was is None or result.plan.record is None:
         return found
     same = (was["status"], was["reason"]) == (found.status, found.reason) and before.get("observed") == seen.figures
+    same = same and was["message"].endswith(plan_sources(result.plan.record))
     unobserved = result.metrics.observation is None and seen.figures is not None
     return stored_value(was) if same or unobserved else found
 

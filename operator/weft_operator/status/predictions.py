@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
+from weft_core.cost_sources import cost_sources
 from weft_core.durations import format_seconds
+from weft_core.profile_json import profile_from_json
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.metrics.observation import Observation
 from weft_operator.metrics.status_figures import NO_METRICS
@@ -35,10 +37,24 @@ def cost_model_fresh(
 ) -> ConditionValue:
     """Return the condition CostModelFresh.
 
-    ``drifts`` are from the plan of ``record``; ``in_force`` tells whether all its workers, and no others, serve.
+    ``drifts`` are from the plan of ``record``; ``in_force`` tells whether all its workers, and no others, serve. The
+    message ends with the source of the plan's costs.
     """
     if record is None:
         return ConditionValue("Unknown", "Unknown", NO_METRICS)
+    found = _compared(record, in_force=in_force, observation=observation, drifts=drifts)
+    return found._replace(message=f"{found.message}; {plan_sources(record)}")
+
+
+def plan_sources(record: PlanRecord) -> str:
+    """Return where the costs of a plan come from, for each pool where pools differ."""
+    profiles = record.profiles or {"": record.profile}
+    return "; ".join(cost_sources({pool: profile_from_json(body) for pool, body in profiles.items()}))
+
+
+def _compared(
+    record: PlanRecord, *, in_force: bool, observation: Observation | None, drifts: Sequence[DetectedDrift]
+) -> ConditionValue:
     seen = None if observation is None or not observation.availability.seen else observation.slo
     if seen is None:
         return ConditionValue("Unknown", "Unknown", NO_METRICS)

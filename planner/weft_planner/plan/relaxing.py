@@ -5,28 +5,32 @@ Latency plays no part here: a layout that keeps every limit is always answered w
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import cast
 
 from weft_core.cost import CostProfile
-from weft_core.parallelism import gpus_of
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES, PlannedGroup
 from weft_core.shortfall import Remedy
 from weft_core.spans import fits_nodes
 from weft_planner.plan.field_search import least_that, most_that, with_field
 from weft_planner.programs.group_options import PlanLimits, money
 from weft_planner.programs.limits import limits_of, nodes_of
+from weft_planner.programs.nearest import nearest_strategies
 from weft_planner.programs.smallest import Degrees, places, smallest_layout
-from weft_planner.request.capacity import Pool
-from weft_planner.request.engines import barred_pairs, blocks_pair, compatibility_of
+from weft_planner.request.capacity import Pool, split_of
+from weft_planner.request.costs import profiles_of
+from weft_planner.request.engines import MAX_PAIRS, barred_pairs, blocks_pair, pairing_rule
 from weft_planner.request.infeasible import Infeasible, degrees_of
 from weft_planner.request.parts import Ratio
 from weft_planner.request.reading import Request
 
 LARGEST = 4096
 """GPUs of one request at most."""
-
-MAX_PAIRS = 4
-"""Pairs of degrees that a message names."""
+MOST_NAMED = 8
+"""Strategies that a pool of a manifest may name."""
+MOST_TRIED = 16
+"""Strategies of a pool that are tried in place of those that it names: each needs costs of its own."""
 
 
 def explain_no_layout(request: Request, profiles: Mapping[str, CostProfile]) -> Infeasible:
@@ -34,10 +38,13 @@ def explain_no_layout(request: Request, profiles: Mapping[str, CostProfile]) -> 
     explanation = next(_explanations(request, profiles), None)
     if explanation is not None:
         return explanation
+    others = tuple(_strategies(request, profiles))
     return Infeasible(
         "BoundsUnsatisfiable",
-        "capacity and bounds: several limits at once keep every layout out; allow more GPUs, smaller degrees and fewer "
+        "capacity and bounds: several limits at once keep every layout out; "
+        f"{''.join(f'set {_changed(remedy)}, or ' for remedy in others)}allow more GPUs, smaller degrees and fewer "
         "workers",
+        remedies=others,
     )
 
 
@@ -58,16 +65,16 @@ def _explanations(request: Request, profiles: Mapping[str, CostProfile]) -> Iter
                 f"capacity.pools: none that can run this model has the role {role}; add {role} to a pool's roles",
                 remedies=(Remedy(fix, [str(role) for role in ROLES]),) if fix and layout(fix, ROLES) else (),
             )
-    yield from _pairs(request, layout)
+    yield from _pairs(request, layout, profiles)
     yield from _bounds(request, layout)
     yield from _budget(request, layout)
-    yield from _gpus(request, layout, _degrees(request, profiles))
+    yield from _gpus(request, layout, profiles)
 
 
 Layout = Callable[..., tuple[PlannedGroup, ...] | None]
 
 
-def _pairs(request: Request, layout: Layout) -> Iterator[Infeasible]:
+def _pairs(request: Request, layout: Layout, profiles: Mapping[str, CostProfile]) -> Iterator[Infeasible]:
     engine = request.engine
     if layout("engine", engine.model_copy(update={"type": "", "pairs": None, "block_sizes": None})) is None:
         return
@@ -75,28 +82,60 @@ def _pairs(request: Request, layout: Layout) -> Iterator[Infeasible]:
     for path, given in (("engine.blockSizes", engine.block_sizes), ("engine.pairs", engine.pairs)):
         if given is not None and layout(path, None):
             remedies.append(Remedy(path, None))
-    every = sorted({n for pool in request.capacity.pools for n in pool.degrees or ()})
+    every = sorted({n for pool in request.capacity.pools for n in pool.all_degrees if isinstance(n, int)})
     for i, pool in enumerate(request.capacity.pools):
-        if pool.parallelism:
-            continue  # its degrees do not count
         allowed = tuple(n for n in every if fits_nodes(n, pool.gpus_per_node))
-        if layout(f"capacity.pools.{i}.degrees", allowed):
+        if not pool.parallelism and layout(f"capacity.pools.{i}.degrees", allowed):
             remedies.append(Remedy(f"capacity.pools.{i}.degrees", list(allowed)))
-    what = " or ".join(f"{r.path} {r.value if r.value is not None else 'left out'}" for r in remedies)
+    remedies += _strategies(request, profiles)
+    what = " or ".join(_changed(remedy) for remedy in remedies)
     yield Infeasible(
         "NoPairOfDegrees",
         f"engine: no prefill degree of the pools can exchange KV with a decode degree: {_unpaired(request)}; "
-        f"{what or 'allow degrees that may pair'} would do",
+        f"{f'{what} would do' if what else 'allow degrees that may pair'}",
         remedies=tuple(remedies),
     )
+
+
+def _strategies(request: Request, profiles: Mapping[str, CostProfile]) -> Iterator[Remedy]:
+    """Yield for each pool with strategies the nearest one that makes a layout possible, added to them."""
+    degrees = _degrees(request, profiles)
+    for i, pool in enumerate(request.capacity.pools):
+        path = f"capacity.pools.{i}.parallelism"
+        for near in islice(_nearest(request, profiles, degrees, pool), MOST_TRIED):
+            splits = (*pool.parallelism[: MOST_NAMED - 1], split_of(near))
+            if _makes_layout(with_field(request, path, splits)):
+                yield Remedy(path, [split.in_manifest for split in splits])
+                break
+
+
+def _nearest(request: Request, profiles: Mapping[str, CostProfile], degrees: Degrees, pool: Pool) -> Iterator[Degree]:
+    """Yield strategies that work in a pool, those first that are most like one that it names."""
+    for one in pool.parallelism:
+        yield from nearest_strategies(request, profiles, degrees, pool, one.degree)
+
+
+def _makes_layout(request: Request) -> bool:
+    """Return whether a request whose strategies are others has a layout; they may need costs of their own."""
+    try:
+        degrees = _degrees(request, profiles_of(request))
+    except Infeasible:
+        return False
+    return smallest_layout(request, degrees, limits_of(request, degrees)) is not None
+
+
+def _changed(remedy: Remedy) -> str:
+    if remedy.value is None:
+        return f"{remedy.path} left out"
+    value = remedy.value
+    return f"{remedy.path} [{', '.join(map(str, value))}]" if isinstance(value, list) else f"{remedy.path} {value}"
 
 
 def _unpaired(request: Request) -> str:
     """Say which degrees do not pair, and by what rule."""
     engine, capacity = request.engine, request.capacity
-    sizes = engine.block_sizes or {}
     if not blocks_pair(engine):
-        return f"engine {engine.type} pairs no blocks of {sizes['prefill']} tokens with those of {sizes['decode']}"
+        return f"engine {pairing_rule(engine)}"
     prefill, decode = (
         sorted(
             {
@@ -112,9 +151,7 @@ def _unpaired(request: Request) -> str:
     barred = sorted(barred_pairs(engine, prefill, decode))
     named = ", ".join(f"{n} with {m}" for n, m in barred[:MAX_PAIRS])
     more = f" and {len(barred) - MAX_PAIRS} more pairs" if len(barred) > MAX_PAIRS else ""
-    allowed = ", ".join(f"{n} with {m}" for n, m in (engine.pairs or ())[:MAX_PAIRS])
-    rule = f"only {allowed} may" if allowed else f"in {engine.type} {compatibility_of(engine).words}"
-    return f"not {named}{more} ({rule})"
+    return f"not {named}{more} ({pairing_rule(engine)})"
 
 
 def _bounds(request: Request, layout: Layout) -> Iterator[Infeasible]:
@@ -167,8 +204,9 @@ def _budget(request: Request, layout: Layout) -> Iterator[Infeasible]:
         )
 
 
-def _gpus(request: Request, layout: Layout, degrees: Degrees) -> Iterator[Infeasible]:
+def _gpus(request: Request, layout: Layout, profiles: Mapping[str, CostProfile]) -> Iterator[Infeasible]:
     """Explain by GPUs: too few in all, too few in a pool, or enough but on the wrong nodes."""
+    degrees = _degrees(request, profiles)
     limits = limits_of(request, degrees)
     roomy = PlanLimits(
         gpus=limits.gpus,
@@ -183,13 +221,16 @@ def _gpus(request: Request, layout: Layout, degrees: Degrees) -> Iterator[Infeas
     remedies = tuple(_more_gpus(request, layout))
     if not remedies:
         return  # GPUs alone would not do
+    others = tuple(_strategies(request, profiles))
+    remedies += others
     least = next((int(cast(int, r.value)) for r in remedies if r.path == "capacity.gpus"), None)
     if fits_by_count is None:
         what, needed = _needed(request, layout)
+        smaller = "".join(f"set {_changed(remedy)}, " for remedy in others)
         yield Infeasible(
             "TooFewGpus",
             f"capacity.gpus: {limits.gpus} are too few, {what} need {needed}; allow {least or needed} GPUs, "
-            "or use a smaller model, a lower precision or a GPU with more memory",
+            f"{smaller}or use a smaller model, a lower precision or a GPU with more memory",
             remedies=remedies,
             least_gpus=least or needed,
         )
@@ -238,6 +279,8 @@ def _said(remedy: Remedy, request: Request) -> str:
     if remedy.path == "capacity.gpus":
         only = request.capacity.pools[0].name if len(request.capacity.pools) == 1 else ""
         return f"{remedy.value} GPUs{f' of pool {only}' if only else ''} would do"
+    if remedy.path.endswith("parallelism"):
+        return f"{_changed(remedy)} would do"
     at = int(remedy.path.split(".")[2])
     pool = request.capacity.pools[at]
     if remedy.path.endswith("nodes") and isinstance(remedy.value, list):

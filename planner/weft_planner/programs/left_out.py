@@ -1,34 +1,51 @@
 """Why a parallelism strategy that a pool names is not in the plan, and the nearest one that would work."""
 
-import contextlib
-from collections.abc import Iterator
-from itertools import product
-
-from weft_core.analytic import ModelDoesNotFit, derive_profile
-from weft_core.dimensions import ModelDimensions
-from weft_core.gpus import gpu_named
-from weft_core.parallelism import Degree, degree_of, gpus_of, parallelism_of
+from weft_core.parallelism import Degree, gpus_of
 from weft_core.spans import fits_nodes
 from weft_planner.programs.inputs import PlanInputs
+from weft_planner.programs.nearest import nearest_strategies, partners
 from weft_planner.request.capacity import Pool
-from weft_planner.request.costs import with_drafts
+from weft_planner.request.engines import MAX_PAIRS, layouts_of, pairing_rule
 from weft_planner.request.hardware import dimensions_of
-from weft_planner.request.reading import Request
-
-POWERS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def left_out_notes(inputs: PlanInputs) -> list[str]:
-    """Return a note for each entry of ``pools[].parallelism`` that no layout can have."""
-    return [
-        f"spec.capacity.pools[{index}].parallelism: {degree} is left out: {_reason(inputs, pool, degree)}"
-        for index, pool in enumerate(inputs.request.capacity.pools)
-        for degree in dict.fromkeys(one.degree for one in pool.parallelism)
-        if degree not in inputs.degrees[pool.name]
-    ]
+    """Return a note for each entry of ``pools[].parallelism`` that no layout, or only a co-located one, can have."""
+    found = []
+    for index, pool in enumerate(inputs.request.capacity.pools):
+        for degree in dict.fromkeys(one.degree for one in pool.parallelism):
+            where, reason = _left_out(inputs, pool, degree)
+            if reason:
+                near = next(nearest_strategies(inputs.request, inputs.profiles, inputs.degrees, pool, degree), None)
+                would = "" if near is None else f"; {near} would work"
+                found.append(f"spec.capacity.pools[{index}].parallelism: {degree} is left out{where}: {reason}{would}")
+    return found
+
+
+def _left_out(inputs: PlanInputs, pool: Pool, degree: Degree) -> tuple[str, str]:
+    """Return of what a strategy is left out, empty for all layouts, and why; no reason where it is not left out."""
+    if degree not in inputs.degrees[pool.name]:
+        return "", _reason(inputs, pool, degree)
+    most = inputs.limits.gpus_of(pool.name)
+    if inputs.limits.room_for(pool.name, degree) == 0 or gpus_of(degree) > most:
+        largest = max(inputs.limits.nodes[pool.name], default=0)
+        return "", (
+            f"a worker takes {gpus_of(degree)} GPUs, and the pool has {most}, of which at most {largest} are free on "
+            "one node"
+        )
+    paired, every = partners(inputs.request, inputs.degrees, pool, degree)
+    if paired:
+        return "", ""
+    named = ", ".join(map(str, every[:MAX_PAIRS])) + (", …" if len(every) > MAX_PAIRS else "")
+    alone = len(pool.roles) > 1 and "colocated" in layouts_of(inputs.request.engine)
+    return (
+        " of all but co-located layouts" if alone else "",
+        f"it exchanges KV with none of {named} ({pairing_rule(inputs.request.engine)})",
+    )
 
 
 def _reason(inputs: PlanInputs, pool: Pool, degree: Degree) -> str:
+    """Say why the pool cannot run a strategy."""
     request = inputs.request
     if not fits_nodes(degree, pool.gpus_per_node):
         return f"{gpus_of(degree)} GPUs are more than the {pool.gpus_per_node} of a node and no multiple of them"
@@ -37,42 +54,10 @@ def _reason(inputs: PlanInputs, pool: Pool, degree: Degree) -> str:
     draft = request.engine.speculative is not None
     if (request.profile is not None or request.profiles) and not known:
         return "the cost profile has no row of it" + (", or leaves no room for KV beside the draft" if draft else "")
-    model = dimensions_of(request.model)
-    what = model.why_not(degree)
-    if not what:
-        if profile is not None and known:
-            what = (
-                f"it holds {profile.longest_context(degree)} tokens of one sequence's KV, fewer than "
-                f"spec.model.maxModelLen ({request.model.max_model_len})"
-            )
-        else:
-            weights = "the weights and the draft's do" if draft else "the weights do"
-            what = f"{weights} not fit {gpus_of(degree)} x {pool.gpu_type}"
-    near = next(_others(request, model, pool, degree), None)
-    return what if near is None else f"{what}; {near} would work"
-
-
-def _others(request: Request, model: ModelDimensions, pool: Pool, wanted: Degree) -> Iterator[Degree]:
-    """Yield parallelism strategies that work, the one with most in common first."""
-    gpu = gpu_named(pool.gpu_type)
-    if gpu is None:
-        return
-    parts = parallelism_of(wanted)
-    found = [
-        degree_of(tp=tp, pp=pp, dp=dp, ep=ep)
-        for tp, pp, dp, ep in product(POWERS[:5], POWERS[:3], POWERS, (False, True))
-        if parts.gpus / 2 <= tp * pp * dp <= 2 * parts.gpus and tp * pp <= pool.gpus_per_node
-    ]
-
-    def distance(degree: Degree) -> tuple[int, int, str]:
-        other = parallelism_of(degree)
-        same = (other.tp == parts.tp) + (other.pp == parts.pp) + (other.dp == parts.dp) + (other.ep == parts.ep)
-        return -same, abs(other.gpus - parts.gpus), str(degree)
-
-    for degree in sorted(set(found), key=distance):
-        if fits_nodes(degree, pool.gpus_per_node) and model.splits(degree):
-            with contextlib.suppress(ModelDoesNotFit):
-                profile = derive_profile(model, gpu, degrees=[degree], node_gpus=pool.gpus_per_node)
-                context = with_drafts(request, profile, model).longest_context(degree)
-                if context >= request.model.max_model_len:
-                    yield degree
+    if profile is not None and known:
+        return (
+            f"it holds {profile.longest_context(degree)} tokens of one sequence's KV, fewer than "
+            f"spec.model.maxModelLen ({request.model.max_model_len})"
+        )
+    weights = "the weights and the draft's do" if draft else "the weights do"
+    return dimensions_of(request.model).why_not(degree) or (f"{weights} not fit {gpus_of(degree)} x {pool.gpu_type}")

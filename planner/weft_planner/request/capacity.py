@@ -5,9 +5,9 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from weft_core.layouts import Role
-from weft_core.parallelism import Degree, degree_of, gpus_of
+from weft_core.parallelism import Degree, degree_of, gpus_of, parallelism_of
 from weft_core.spans import fits_nodes
-from weft_core.strategies import powers_of_two
+from weft_core.strategies import near_strategies, powers_of_two
 from weft_planner.request.parts import Count, NotNegative, Part, Positive
 
 
@@ -30,6 +30,18 @@ class Split(Part):
     def degree(self) -> Degree:
         """Return it as a degree."""
         return degree_of(tp=self.tp, pp=self.pp, dp=self.dp, ep=self.ep)
+
+    @property
+    def in_manifest(self) -> str:
+        """Return it as YAML, without the parts that are 1: {tp: 4, pp: 2}."""
+        parts = [f"{name}: {value}" for name, value in (("tp", self.tp), ("pp", self.pp), ("dp", self.dp)) if value > 1]
+        return f"{{{', '.join([*parts, *['ep: true'] * self.ep] or ['tp: 1'])}}}"
+
+
+def split_of(degree: Degree) -> Split:
+    """Return a degree as an entry of ``parallelism``."""
+    parts = parallelism_of(degree)
+    return Split(tp=parts.tp, pp=parts.pp, dp=parts.dp, ep=parts.ep)
 
 
 class Pool(Part):
@@ -68,9 +80,11 @@ class Pool(Part):
     @model_validator(mode="after")
     def _a_degree_fits_a_node(self) -> Self:
         if not self.usable_degrees:
+            near = near_strategies(self.all_degrees[0], node_gpus=self.gpus_per_node)
             raise ValueError(
-                f"degrees: none of [{', '.join(map(str, self.all_degrees))}] fits a node of {self.gpus_per_node} GPUs "
-                "or is a multiple of them; add one that is"
+                f"{'parallelism' if self.parallelism else 'degrees'}: none of "
+                f"[{', '.join(map(str, self.all_degrees))}] fits a node of {self.gpus_per_node} GPUs "
+                f"or is a multiple of them; add one that is{f', such as {near[0]}' if near else ''}"
             )
         return self
 

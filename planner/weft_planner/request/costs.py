@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from weft_core.analytic import LARGEST_DEGREE, ModelDoesNotFit, derive_profile, smallest_degree
 from weft_core.cost import CostProfile, CostProfileError
+from weft_core.cost_sources import cost_sources
 from weft_core.dimensions import ModelDimensions
 from weft_core.efficiency import Efficiency
 from weft_core.fixed_shapes import default_lengths, with_fixed_shapes
@@ -157,29 +158,20 @@ def known_model(request: Request) -> ModelDimensions | None:
 
 
 def source_notes(request: Request, profiles: Mapping[str, CostProfile]) -> list[str]:
-    """Return where a plan's costs come from, for each GPU type, where silicon tables were asked for."""
-    if request.silicon is None or request.profile is not None or request.profiles:
-        return []
-    by_gpu = {profile.gpu: profile for profile in profiles.values()}
-    notes = [_source(profile, request.engine.type) for profile in by_gpu.values()]
-    assumed = sorted(gpu for gpu, profile in by_gpu.items() if profile.provenance.get("source") != "silicon")
-    if assumed and len(assumed) < len(by_gpu):
+    """Return where a plan's costs come from, for each source, and whether measured ones are compared with assumed."""
+    notes = cost_sources(profiles)
+    assumed = sorted({p.gpu for p in profiles.values() if p.provenance.get("source") == "analytic"})
+    if assumed and request.silicon is not None:
+        notes.append(
+            f"no silicon tables of this model, precision, engine ({request.engine.type}) and these strategies are "
+            f"shipped for {', '.join(assumed)}"
+        )
+    if 0 < len(assumed) < len({profile.gpu for profile in profiles.values()}):
         notes.append(
             f"measured costs are compared with assumed ones of {', '.join(assumed)}, which may be too slow by some "
             "milliseconds a step; give cost profiles (spec.profile.refs) for a fair choice"
         )
     return notes
-
-
-def _source(profile: CostProfile, engine: str) -> str:
-    notes = profile.provenance
-    if notes.get("source") != "silicon":
-        return (
-            f"costs of {profile.gpu} follow from its data sheet: no silicon tables of this model, precision and engine "
-            f"({engine}) are shipped"
-        )
-    rest = f"; {notes['analytic']}" if "analytic" in notes else ""
-    return f"costs of {profile.gpu} are fitted to NVIDIA's measurements ({notes['tables']}); {notes['fit']}{rest}"
 
 
 def _hardware(pool: Pool) -> tuple[Gpu, int]:

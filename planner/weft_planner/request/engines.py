@@ -171,6 +171,19 @@ def barred_pairs(
     return frozenset((n, m) for n, m in pairs if not row.pairs(parallelism_of(n), parallelism_of(m)))
 
 
+MAX_PAIRS = 4
+"""Pairs of degrees that a message names."""
+
+
+def pairing_rule(engine: Engine) -> str:
+    """Return by what rule workers of an engine pair."""
+    if not blocks_pair(engine):
+        sizes = engine.block_sizes or {}
+        return f"{engine.type} pairs no blocks of {sizes['prefill']} tokens with those of {sizes['decode']}"
+    allowed = ", ".join(f"{n} with {m}" for n, m in (engine.pairs or ())[:MAX_PAIRS])
+    return f"only {allowed} may" if allowed else f"in {engine.type} {compatibility_of(engine).words}"
+
+
 def blocks_pair(engine: Engine) -> bool:
     """Return whether the KV block sizes of both roles may pair: equal, listed, or free to differ."""
     sizes = engine.block_sizes or {}

@@ -7,7 +7,7 @@ from weft_core.analytic import fits
 from weft_core.parallelism import Degree, degree_from_json, parallelism_of
 from weft_core.spans import fits_nodes
 from weft_core.strategies import candidate_strategies, powers_of_two
-from weft_planner.request.capacity import Pool, Split
+from weft_planner.request.capacity import Pool, split_of
 from weft_planner.request.engines import compatibility_of, speculation_faults
 from weft_planner.request.hardware import dimensions_of, efficiency_of, gpu_of
 from weft_planner.request.infeasible import Infeasible
@@ -44,7 +44,7 @@ def _filled(request: "Request", pool: Pool) -> Pool:
     found = _of_profile(request, pool) or _enumerated(request, pool)
     numbers = tuple(degree for degree in found if isinstance(degree, int))
     if len(numbers) < len(found):
-        return Pool.model_validate({**dict(pool), "parallelism": tuple(map(_split, found))})
+        return Pool.model_validate({**dict(pool), "parallelism": tuple(map(split_of, found))})
     return Pool.model_validate({**dict(pool), "degrees": in_node if set(numbers) <= set(in_node) else numbers})
 
 
@@ -88,8 +88,3 @@ def _runs(engine: Engine, degree: Degree) -> bool:
     parts = parallelism_of(degree)
     alike = engine.pairs is not None or compatibility_of(engine).pairs(parts, parts)
     return alike and not any(speculation_faults(engine, [degree]))
-
-
-def _split(degree: Degree) -> Split:
-    parts = parallelism_of(degree)
-    return Split(tp=parts.tp, pp=parts.pp, dp=parts.dp, ep=parts.ep)

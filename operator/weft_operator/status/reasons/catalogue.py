@@ -64,7 +64,9 @@ MEANING: Mapping[ConditionType, str] = {
     "Reconciling": "The service is not yet in its desired state; deployment tools wait while True (kstatus).",
     "Stalled": "The spec or the cluster must change; deployment tools fail while True (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",
-    "CostModelFresh": "Observed latencies agree with the predictions for the active plan.",
+    "CostModelFresh": (
+        "Observed latencies agree with the predictions for the active plan. The message names the source of its costs."
+    ),
     "ProfileMeasured": "Plans use costs that the operator measured. Only with `spec.profile.measure`.",
 }
 
