@@ -4,17 +4,16 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_operator.api.objects import MEASURE_ANNOTATION, Manifest, ObjectKey, ServiceKey, labels_of
-from weft_operator.errors import InvalidError, NotFoundError, Right
-from weft_operator.kube.client import KubeClient
+from weft_operator.api.objects import MEASURE_ANNOTATION, Manifest, ServiceKey, labels_of
+from weft_operator.errors import InvalidError, Right
 from weft_operator.kube.diff import Apply
-from weft_operator.kube.observe import Observed, observe
+from weft_operator.kube.observe import Observed
 from weft_operator.profiling.results import NotUsableError, merged, read
 from weft_operator.profiling.targets import identity, targets_of
 from weft_operator.profiling.termination_message import MAX_BYTES, MessageError, packed, unpacked
@@ -109,66 +108,6 @@ async def test_every_degree_is_measured_in_turn_and_plans_are_made_with_all_of_t
     assert ways[4, 4, "inter-node"] == ways[8, 8, "inter-node"] == 0.007
     assert (4, 8, "inter-node") in ways, "what nobody timed is as in the profile before"
     assert jobs(world, "reads") == [], "nobody reads from them any more"
-
-
-@pytest.mark.parametrize(
-    ("profile", "used"),
-    [({}, True), ({"silicon": {}}, True), ({"analytic": {}}, False), ({"ref": {"name": "own"}}, False)],
-)
-async def test_a_measured_profile_outlasts_its_request_before_silicon_tables(
-    profile: dict[str, Any], used: bool
-) -> None:
-    """What the spec names comes first; tables are the default, and figures of the service's own GPUs are better."""
-    body = changed(asking({"measure": {"extraGpus": 16}, "analytic": {}}), "spec.capacity.pools.0.degrees", [4, 8])
-    world = await running(body)
-    world.cluster.profile = {"metadata": {"name": "own"}, "spec": copy.deepcopy(dict(PROFILE_JSON))}
-    for degree in (4, 8):
-        await measured(world, degree, packed({"profile": told(degree)}))
-    assert summary(world)["ProfileMeasured"] == ("True", "Measured")
-    world.cluster.change(profile=profile)
-    await world.until_quiet()
-    assert "ProfileMeasured" not in summary(world)
-    asked: Any = world.requests[-1]["profile"]
-    assert (asked is not None and asked["provenance"].get("source") == "engine") == used
-    if used:
-        world.cluster.change(engine={"type": "mock", "mock": {"timeScale": 0.5}})
-        await world.until_quiet()
-        assert world.requests[-1]["profile"] is None, "it is of another engine"
-
-
-@pytest.mark.parametrize(
-    ("profile", "asked"),
-    [
-        ({}, ["CostProfile"]),
-        ({"measure": {"when": "Stale"}, "ref": {"name": "own"}}, ["CostProfile", "Job"]),
-        ({"ref": {"name": "own"}}, []),
-        ({"analytic": {}}, []),
-    ],
-)
-def test_measured_profiles_are_read_where_they_come_first(profile: dict[str, Any], asked: list[str]) -> None:
-    body = asking(profile)
-    body["metadata"]["uid"] = "u"
-    measured_name, requests = "demo-measured-nvidia-h20", set()
-
-    class Stored:
-        def get(self, key: ObjectKey) -> Manifest:
-            if key.kind == "DisaggInferenceService":
-                return body
-            if key.name != measured_name:
-                raise NotFoundError(key.name)
-            requests.add(key.kind)
-            owner = {"kind": "DisaggInferenceService", "uid": "u", "controller": True}
-            metadata = {"name": key.name, "uid": "p", "ownerReferences": [owner]}
-            return {"apiVersion": key.api_version, "kind": key.kind, "metadata": metadata}
-
-        def list(self, _version: str, kind: str, **_: str) -> list[Manifest]:
-            requests.update({kind} & {"Job"})
-            return []
-
-    observed = observe(cast(KubeClient, Stored()), KEY)
-    assert observed is not None
-    assert sorted(requests) == asked
-    assert (observed.named("CostProfile", measured_name) is not None) == bool(asked)
 
 
 async def test_it_goes_on_where_an_operator_was_killed_after_any_write() -> None:

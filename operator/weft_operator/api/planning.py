@@ -100,17 +100,12 @@ class Profile(ApiModel):
     ) = None
     """Measured profiles, one for each GPU type of the pools."""
     silicon: Silicon | None = None
-    """Measured figures that Weft ships, used without ref, refs, analytic and a CostProfile that the operator measured
-    for this service; the rest is derived as under analytic."""
+    """Measured figures that Weft ships, used without ref, refs, analytic and measure; the rest is derived as under
+    analytic."""
     analytic: Analytic | None = None
     """A profile derived from the model's dimensions and the GPU's data sheet."""
     measure: MeasureProfile | None = None
     """Measure a profile, which replaces the one above; never if absent."""
-
-    @property
-    def takes_measured(self) -> bool:
-        """Return whether the CostProfiles that the operator measured come before other sources."""
-        return self.measure is not None or (self.ref is None and self.refs is None and self.analytic is None)
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -207,21 +207,16 @@ def _profiles(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> dict[st
 
 
 def _profiling_objects(api: KubeClient, key: ServiceKey, spec: dict[str, Any]) -> tuple[list[Manifest], Right | None]:
-    """Return the profiling Jobs and measured profiles of a service.
+    """Return the profiling Jobs and measured profiles of a service; no request is made for one without ``measure``.
 
-    Jobs are listed only with ``measure``, and profiles read only where they come before other sources
-    (``Profile.takes_measured``). If the Jobs may not be listed, the missing right is returned instead of an error:
-    serving does not need them.
+    If the Jobs may not be listed, the missing right is returned instead of an error: serving does not need them.
     """
-    given = spec.get("profile") or {}
-    if not given.get("measure") and any(given.get(name) is not None for name in ("ref", "refs", "analytic")):
+    if not (spec.get("profile") or {}).get("measure"):
         return [], None
     pools = (spec.get("capacity") or {}).get("pools") or ()
     names = {profile_name(key.name, pool["gpuType"]) for pool in pools}
     asked = (_get(api, ObjectKey(f"{GROUP}/{VERSION}", "CostProfile", key.namespace, name)) for name in sorted(names))
     profiles = [profile for profile in asked if profile is not None]
-    if not given.get("measure"):
-        return profiles, None
     try:
         jobs = api.list("batch/v1", "Job", namespace=key.namespace, selector=f"{SERVICE_LABEL}={key.name}")
     except ForbiddenError as error:

@@ -13,10 +13,9 @@ from weft_operator.profiling.targets import gpu_types, identity, targets_of
 def measured_profiles(spec: DisaggInferenceServiceSpec, observed: Observed) -> Mapping[str, Mapping[str, Any]]:
     """Return the specs of measured CostProfiles by name, one for each GPU type; none before all degrees are measured.
 
-    A choice between measured and assumed degrees would be biased. Without ``measure``, those of an earlier measurement
-    come before silicon tables, but not before a source that the spec names.
+    A choice between measured and assumed degrees would be biased.
     """
-    if not spec.profile.takes_measured:
+    if spec.profile.measure is None:
         return {}
     targets, service = targets_of(spec), observed.service["metadata"]["name"]
     found: dict[str, Mapping[str, Any]] = {}
