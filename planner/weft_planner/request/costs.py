@@ -19,14 +19,12 @@ from weft_core.spans import fits_nodes
 from weft_core.speculation import PROVENANCE as SPECULATION
 from weft_core.speculation import SpeculationError, with_speculation
 from weft_core.strategies import powers_of_two
-from weft_planner.profiling.operators import Overheads
 from weft_planner.request.capacity import Pool
 from weft_planner.request.engines import compatibility_of, draft_fault, draft_notes
 from weft_planner.request.hardware import dimensions_of, efficiency_of, gpu_of
 from weft_planner.request.infeasible import Infeasible
-from weft_planner.request.parts import Silicon
 from weft_planner.request.reading import Request
-from weft_planner.silicon.shipped import with_shipped
+from weft_planner.request.silicon import silicon_notes, with_silicon
 
 
 def profile_of(request: Request) -> CostProfile:
@@ -48,7 +46,7 @@ def profile_of(request: Request) -> CostProfile:
 def profiles_of(request: Request) -> Mapping[str, CostProfile]:
     """Return each pool's profile by the pool's name: the one given for its GPU type, or one derived for it.
 
-    With ``request.silicon`` the shipped figures of silicon tables take the place of derived ones where there are some.
+    With ``request.silicon`` the figures of silicon tables take the place of derived ones where there are some.
     With ``request.engine.speculative`` steps are those of speculative decoding, unless a given profile says that its
     steps are such already. Those that are derived for an engine of fixed shapes have its padding; given ones have it.
 
@@ -83,11 +81,7 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
             if compatibility_of(request.engine).places and places is not None:
                 profile = _in_places(request, profile, places)
             if request.silicon is not None:
-                overheads = _overheads(request.silicon)
-                ways = request.engine.prefill.all_to_all, request.engine.decode.all_to_all
-                profile = with_shipped(
-                    profile, model, request.engine.type, overheads, node_gpus=node_gpus, all_to_all=ways
-                )
+                profile = with_silicon(request, profile, model, node_gpus)
             if compatibility_of(request.engine).fixed_shapes:
                 lengths = request.engine.context_buckets or default_lengths(request.model.max_model_len)
                 profile = with_fixed_shapes(profile, lengths=lengths, batch=places)
@@ -162,6 +156,7 @@ def source_notes(request: Request, profiles: Mapping[str, CostProfile]) -> list[
         return []
     by_gpu = {profile.gpu: profile for profile in profiles.values()}
     notes = [_source(profile, request.engine.type) for profile in by_gpu.values()]
+    notes += [note for profile in by_gpu.values() for note in silicon_notes(request, profile)]
     assumed = sorted(gpu for gpu, profile in by_gpu.items() if profile.provenance.get("source") != "silicon")
     if assumed and len(assumed) < len(by_gpu):
         notes.append(
@@ -271,11 +266,6 @@ def _measured(given: Mapping[str, CostProfile], pool: Pool) -> CostProfile:
             f"use a profile of {pool.gpu_type}",
         )
     return profile
-
-
-def _overheads(silicon: Silicon) -> Overheads:
-    given = {"prefill": silicon.prefill_overhead, "step": silicon.decode_overhead}
-    return Overheads(**{name: seconds for name, seconds in given.items() if seconds is not None})
 
 
 def _other_gpus(model: ModelDimensions, degrees: list[Degree], efficiency: Efficiency) -> str:
