@@ -379,6 +379,9 @@ requirements: $(STAMP) ## Pin requirements/*.txt anew from pyproject.toml, with 
 	  planner-peers:aiconfigurator==0.12.0; do echo "$${tool#*:}" \
 	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --universal - -o "requirements/$${tool%:*}.txt"; done
+	@printf '%s\n' aiconfigurator-core packaging | $(BIN)/uv pip compile -q --generate-hashes --no-header --no-emit-index-url \
+	    --no-annotate --no-deps --python-version 3.11 --universal --constraint requirements/silicon.txt \
+	    - -o requirements/operator-silicon.txt
 	@printf '%s\n' litellm langchain-openai openai-agents \
 	  | $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-emit-index-url --no-annotate \
 	    --python-version 3.11 --universal - -o requirements/clients.txt
@@ -406,9 +409,10 @@ vllm-image: ## Build vLLM with Weft's plug-in on a vLLM image [VLLM_IMAGE=vllm/v
 	  $(IMAGE_BUILD_ARGS) -t "$$image" . && $(if $(PUSH),"$$builder" push "$$image" &&) echo "built $$image"
 
 .PHONY: push
-push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=registry.example.com/team [TAG=v1] [ARCHES="amd64 arm64"]
+push: $(STAMP) ## Push the images to your registry: make images push REGISTRY=registry.example.com/team [TAG=v1] [ARCHES="amd64 arm64"] [SILICON=1]
 	@test -n "$(REGISTRY)" || { echo "REGISTRY is not set: make images push REGISTRY=registry.example.com/team" >&2; exit 1; }
-	@$(PY) -m weft_e2e.images push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)") $(addprefix --arch ,$(ARCHES))
+	@$(PY) -m weft_e2e.images push --registry "$(REGISTRY)" $(if $(TAG),--tag "$(TAG)") $(addprefix --arch ,$(ARCHES)) \
+	  $(if $(SILICON),--silicon)
 
 .PHONY: sbom
 sbom: setup ## Write what is inside each image to dist/sbom (CycloneDX); fails where that is not what requirements/ pins

@@ -17,7 +17,8 @@ from bench.planner_peers.cells import ENGINE, MODEL_NAMES, Cell, Slo, Traffic
 
 from weft_core.parallelism import Degree, degree_of, gpus_of, parallelism_of
 from weft_core.plan import LayoutKind, PlannedGroup
-from weft_planner.profiling.silicon import SYSTEMS, precision_of_kv
+from weft_planner.profiling.silicon import precision_of_kv
+from weft_planner.silicon.systems import SYSTEMS
 
 POOL = "gpu"
 MODES = {"disaggregated": "disagg", "colocated": "agg"}

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bench.planner_peers.cells import ENGINE, Cell
-from bench.silicon.compiled_solver import install
-from bench.silicon.profiles import unusable
 
 from weft_core.analytic import ModelDoesNotFit, derive_profile
 from weft_core.cost import CostProfile, DecodePiece, PrefillPiece
 from weft_core.gpus import GPUS
 from weft_core.parallelism import Degree, parallelism_of
+from weft_planner.profiling.compiled_regression import compiled_fits
 from weft_planner.profiling.knowledge import FitStrictness, KnownHardware, known, profile_from_measurements
 from weft_planner.profiling.measurements import Measurement, MeasurementContext, MeasurementError, Measurements
 from weft_planner.profiling.operators import Overheads
 from weft_planner.profiling.silicon import NOISE, SiliconError, SiliconTimings, measure, tables_of
+from weft_planner.profiling.silicon_fit import unusable
 
 PREFILL_CORRECTION, STEP_CORRECTION = 1.1, 1.08
 """What aiconfigurator multiplies the tables' latencies by, in place of the overheads that Weft assumes."""
@@ -41,7 +41,6 @@ def profile_of_tables(cell: Cell, strategies: Sequence[Degree]) -> TableProfile:
     Raises:
         NoTables: the model fits nowhere, or the tables lack an operator at every strategy.
     """
-    install()
     facts = known(model=cell.model, gpu=cell.gpu)
     try:
         analytic = derive_profile(cell.dimensions, GPUS[cell.gpu], degrees=strategies)
@@ -102,9 +101,10 @@ def _fit(
 ) -> tuple[CostProfile | None, str]:
     """Return a profile of one strategy; where the fit is bad none, and why."""
     try:
-        profile = profile_from_measurements(
-            Measurements(about, tuple(rows)), facts, FitStrictness(noise=NOISE, allow_missing=True)
-        )
+        with compiled_fits():
+            profile = profile_from_measurements(
+                Measurements(about, tuple(rows)), facts, FitStrictness(noise=NOISE, allow_missing=True)
+            )
     except MeasurementError as error:
         return None, error.problems[0]
     why = unusable(profile.degrees[degree])

@@ -17,8 +17,9 @@ from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
 from weft_core.efficiency import DEFAULTS
 from weft_core.gpus import GPUS
-from weft_planner.profiling.silicon import BACKENDS, SYSTEMS, package_version
+from weft_planner.profiling.silicon import package_version
 from weft_planner.silicon.shipped import with_shipped
+from weft_planner.silicon.systems import BACKENDS, SYSTEMS
 
 PAGE = Path(__file__).parent / "RESULTS.md"
 PROFILES = ("shipped", "analytic, fitted", "analytic, assumed")

@@ -15,7 +15,7 @@ from bench.silicon.tables import Floats, Passes, passes
 from weft_core.analytic import derive_profile
 from weft_core.efficiency import DEFAULTS, Efficiency
 from weft_core.gpus import GPUS
-from weft_planner.profiling.silicon import SYSTEMS
+from weft_planner.silicon.systems import SYSTEMS
 
 SHARES = ("compute", "attention", "memory", "all_reduce_link")
 FITTED = (*SHARES, "prefill_overhead_s", "decode_overhead_s", "all_reduce_latency_s", "all_reduce_growth")

@@ -45,6 +45,15 @@ def test_a_tag_replaces_the_version_and_a_full_name_replaces_both(render: Render
     assert environment(container)["WEFT_ROUTER_IMAGE"] == "other.example.com/r@sha256:" + "a" * 64
 
 
+def test_the_operator_s_image_with_the_tables_has_a_tag_of_its_own(render: Render) -> None:
+    container = operator_container(render, "image.tag=v9", "operator.silicon=true")
+    assert container["image"] == environment(container)["WEFT_OPERATOR_IMAGE"]
+    assert container["image"] == "registry.example.com/team/weft-operator:v9-silicon"
+    assert environment(container)["WEFT_ROUTER_IMAGE"] == "registry.example.com/team/weft-router:v9"
+    named = operator_container(render, "operator.image=localhost/o:1", "operator.silicon=true")
+    assert named["image"] == "localhost/o:1"
+
+
 def test_full_names_need_no_registry(render: Render) -> None:
     container = operator_container(render, *FULL_NAMES, registry=False)
     assert container["image"] == "localhost/o:1"

@@ -7,6 +7,7 @@ import pytest
 
 from weft_e2e.images.catalogue import IMAGES, Image, repository_root
 from weft_e2e.images.content import copied_paths
+from weft_planner_tests.test_request_silicon import UNUSED_BY_PLANS
 
 PUBLISHED = [image for image in IMAGES.values() if image.published]
 
@@ -54,7 +55,7 @@ def test_a_user_that_the_image_does_not_know_has_a_name_and_a_home(image: Image)
 @pytest.mark.parametrize("image", PUBLISHED, ids=named)
 def test_dependencies_are_pinned_by_hash_and_weft_comes_without_any(image: Image) -> None:
     installs = re.findall(r"pip\S* .*?install .*", dockerfile_of(image))
-    assert len(installs) == (4 if image.name == "weft-router" else 3)
+    assert len(installs) == (3 if image.name == "weft-mock-engine" else 4)
     assert all("--require-hashes" in line or ("--no-deps" in line and "--no-index" in line) for line in installs)
 
 
@@ -81,6 +82,16 @@ def test_the_router_is_compiled_again_only_for_what_is_compiled() -> None:
         "core/weft_core",
         "router/weft_router",
     )
+
+
+def test_the_operator_s_image_has_the_tables_only_when_asked() -> None:
+    declared, _, rest = dockerfile_of(IMAGES["weft-operator"]).partition("ARG SILICON=0\n")
+    assert "-r requirements/operator-silicon.txt" not in declared
+    assert rest.startswith('RUN test "${SILICON}" = 0 ')
+    assert rest.partition("\nCOPY ")[0].endswith("-r requirements/operator-silicon.txt")
+    assert pinned("operator-silicon") < pinned("silicon")
+    packages = {pin.partition("==")[0] for pin in pinned("silicon") - pinned("operator-silicon")}
+    assert packages == UNUSED_BY_PLANS | {"numpy", "python-dateutil", "pyyaml", "tzdata"}
 
 
 def test_a_user_compiles_the_router_by_default_and_may_leave_it_out() -> None:

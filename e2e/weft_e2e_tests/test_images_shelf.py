@@ -220,6 +220,18 @@ def test_an_architecture_that_cannot_run_here_is_refused_before_anything_is_buil
     assert store.built == []
 
 
+def test_push_adds_the_operator_with_the_tables_under_a_tag_of_its_own(store: FakeStore) -> None:
+    pushed = images.push("registry.example.com/team", tag="v1", silicon=True)
+    assert pushed["weft-operator"] == "registry.example.com/team/weft-operator:v1"
+    assert pushed["weft-operator-silicon"] == "registry.example.com/team/weft-operator:v1-silicon"
+    assert len(set(store.built)) == len(pushed) == 4
+    with_tables = images.refs(["weft-operator", "weft-router"], silicon=True)
+    without = images.refs(["weft-operator", "weft-router"])
+    assert with_tables["weft-operator"] != without["weft-operator"]
+    assert with_tables["weft-router"] == without["weft-router"]
+    assert (with_tables["weft-operator"], f"docker://{pushed['weft-operator-silicon']}", ()) in store.pushed
+
+
 def test_push_takes_a_tag_of_your_own(store: FakeStore) -> None:
     assert images.push("localhost:5000", tag="v1")["weft-router"] == "localhost:5000/weft-router:v1"
 
@@ -249,7 +261,7 @@ def test_chart_values_name_values_that_the_chart_has() -> None:
 def test_prune_removes_old_builds_and_nothing_of_others(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "programs_of", lambda image: dict.fromkeys(image.programs, Path(__file__)))
     current = set(images.refs().values())
-    current |= set(images.refs(compiled=True).values())
+    current |= set(images.refs(compiled=True).values()) | set(images.refs(silicon=True).values())
     old = {"localhost/weft-router:000000000000", "localhost/weft-python:000000000000"}
     store.held = current | old
     assert set(images.prune()) == old

@@ -95,6 +95,10 @@ async def test_a_profile_comes_before_silicon_tables() -> None:
         (None, {}),
         ({}, {}),
         ({"silicon": {"prefillOverhead": 0.004}}, {"prefillOverhead": 0.004}),
+        (
+            {"silicon": {"system": "h100_sxm", "backend": "sglang", "version": "0.5.14"}},
+            {"system": "h100_sxm", "backend": "sglang", "version": "0.5.14"},
+        ),
         ({"analytic": {}}, None),
     ],
 )

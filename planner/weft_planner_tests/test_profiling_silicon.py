@@ -149,7 +149,7 @@ def test_a_plain_model_follows_from_its_dimensions_and_others_ask_for_their_conf
     config = plain_config(LLAMA)
     assert config["tie_word_embeddings"] is True
     assert config["num_key_value_heads"] == LLAMA.kv_heads
-    with pytest.raises(SiliconError, match=r"gemma-2-9b-it: .* give its config.json by --config"):
+    with pytest.raises(SiliconError, match=r"gemma-2-9b-it: .* give its config.json \(--config, spec.model.config\)"):
         plain_config(MODELS["google/gemma-2-9b-it"])
 
 

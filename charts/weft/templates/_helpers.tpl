@@ -41,7 +41,8 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- if $full -}}
 {{- $full -}}
 {{- else if $root.Values.image.registry -}}
-{{- printf "%s/%s:%s" $root.Values.image.registry (index . 1) (default $root.Chart.AppVersion $root.Values.image.tag) -}}
+{{- $variant := ternary "-silicon" "" (and $root.Values.operator.silicon (eq (index . 1) "weft-operator")) -}}
+{{- printf "%s/%s:%s%s" $root.Values.image.registry (index . 1) (default $root.Chart.AppVersion $root.Values.image.tag) $variant -}}
 {{- else -}}
 {{- fail (printf "image.registry is not set: push Weft's images with 'make images push REGISTRY=registry.example.com/team' and install with --set image.registry=registry.example.com/team (or name this image in full with %s)" (index . 3)) -}}
 {{- end -}}

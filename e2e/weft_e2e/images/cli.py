@@ -129,6 +129,7 @@ def prune_command(*, as_json: bool, python_image: str | None) -> None:
 @click.option("--registry", required=True, metavar="PREFIX", help="For example registry.example.com/team.")
 @click.option("--tag", help="Tag to push (default: the chart's appVersion).")
 @click.option("--plain-http", is_flag=True, help="Allow a registry without TLS.")
+@click.option("--silicon", is_flag=True, help="The operator with NVIDIA's tables, too, as weft-operator:TAG-silicon.")
 @_architectures
 def push_command(
     *,
@@ -137,12 +138,19 @@ def push_command(
     registry: str,
     tag: str | None,
     plain_http: bool,
+    silicon: bool,
     architectures: Sequence[str],
 ) -> None:
     """Build what changed and push operator, router and mock engine to your registry."""
     insecure = ["--tls-verify=false"] if plain_http else []
     pushed = push(
-        registry, tag=tag, options=insecure, python_image=python_image, architectures=architectures, report=say
+        registry,
+        tag=tag,
+        options=insecure,
+        python_image=python_image,
+        architectures=architectures,
+        silicon=silicon,
+        report=say,
     )
     show(pushed, as_json=as_json)
 

@@ -139,11 +139,14 @@ def differences(contents: Contents, pins: Mapping[str, str]) -> list[str]:
 
 
 def requirements_of(image: Image) -> list[Path]:
-    """Return the requirements files from which an image's own environment is installed."""
+    """Return the requirements files from which an image's own environment is installed, without build arguments."""
     root = repository_root()
     dockerfile = (root / image.dockerfile).read_text()
     installed = re.findall(r"--python /opt/weft/bin/python install [^\n]*?((?: -r requirements/\S+)+)", dockerfile)
-    names = {name for words in installed for name in re.findall(r"requirements/(\S+)", words)} - {"compile.txt"}
+    names = {name for words in installed for name in re.findall(r"requirements/(\S+)", words)} - {
+        "compile.txt",
+        "operator-silicon.txt",
+    }
     return [root / "requirements" / name for name in sorted(names)]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from weft_e2e.cluster import children
@@ -28,6 +29,8 @@ AT_ONCE = 2  # one waits for packages while the other installs some
 BASE = "base image"
 BASE_WORK_S = 35.0
 COMPILED_WORK_S = 240.0
+WITH_TABLES = "weft-operator"
+"""The image that can have NVIDIA's tables of operator times; its tag then ends in ``-silicon``."""
 LOCK_PAUSE_S = 0.5
 Report = Callable[[str], None]
 
@@ -49,12 +52,14 @@ class Recipe:
         return images_cache() / f"logs/{self.image.name}.log"
 
 
-def recipe_of(image: Image, *, python_image: str, compiled: bool = False, arch: str | None = None) -> Recipe:
+def recipe_of(
+    image: Image, *, python_image: str, compiled: bool = False, silicon: bool = False, arch: str | None = None
+) -> Recipe:
     """Read an image's Dockerfile and files, and name the image by their content and architecture."""
     root = repository_root()
     dockerfile = (root / image.dockerfile).read_text()
     files = context_files(root, copied_paths(dockerfile), outside=programs_of(image))
-    offered = {"PYTHON_IMAGE": python_image, "COMPILED": str(int(compiled))}
+    offered = {"PYTHON_IMAGE": python_image, "COMPILED": str(int(compiled)), "SILICON": str(int(silicon))}
     args = {name: value for name, value in offered.items() if name in ARGUMENT.findall(dockerfile)}
     arch = arch or native()
     tag = digest(files, dockerfile=dockerfile, args=args | {"ARCH": arch})
@@ -62,10 +67,13 @@ def recipe_of(image: Image, *, python_image: str, compiled: bool = False, arch: 
     return Recipe(image=image, dockerfile=dockerfile, files=files, args=args, ref=ref, arch=arch)
 
 
-def refs(names: list[str] | None = None, *, python_image: str | None = None, compiled: bool = False) -> dict[str, str]:
+def refs(
+    names: list[str] | None = None, *, python_image: str | None = None, compiled: bool = False, silicon: bool = False
+) -> dict[str, str]:
     """Return image name -> full reference as a build would give it now, without building."""
     base = python_image or os.environ.get(PYTHON_IMAGE_VARIABLE) or base_ref()
-    return {image.name: recipe_of(image, python_image=base, compiled=compiled).ref for image in chosen(names)}
+    recipes = [recipe_of(image, python_image=base, compiled=compiled, silicon=silicon) for image in chosen(names)]
+    return {recipe.image.name: recipe.ref for recipe in recipes}
 
 
 @children.ended_when_interrupted()
@@ -74,22 +82,23 @@ def build(
     *,
     python_image: str | None = None,
     compiled: bool = False,
+    silicon: bool = False,
     arch: str | None = None,
     report: Report = lambda _line: None,
     work: Work | None = None,
 ) -> dict[str, str]:
     """Build the images whose content changed; return image name -> full reference for all that were asked for.
 
-    ``compiled`` is for images that serve: the router's path is compiled, which takes minutes. ``arch`` is by default
-    the architecture of this machine. One build of images runs at a time on a machine; a second caller waits and then
-    finds the work done.
+    ``compiled`` is for images that serve: the router's path is compiled, which takes minutes. With ``silicon`` the
+    operator's image has NVIDIA's tables. ``arch`` is by default the architecture of this machine. One build of images
+    runs at a time on a machine; a second caller waits and then finds the work done.
     """
     if arch is not None:
         check_buildable(arch)
     with one_at_a_time(work.progress if work else report):
         base = python_image or os.environ.get(PYTHON_IMAGE_VARIABLE)
         recipes = [
-            recipe_of(image, python_image=base or base_ref(arch), compiled=compiled, arch=arch)
+            recipe_of(image, python_image=base or base_ref(arch), compiled=compiled, silicon=silicon, arch=arch)
             for image in chosen(names)
         ]
         absent = [recipe for recipe in recipes if not buildah.exists(recipe.ref)]
@@ -176,11 +185,13 @@ def push(
     options: Sequence[str] = (),
     python_image: str | None = None,
     architectures: Sequence[str] = (),
+    silicon: bool = False,
     report: Report = lambda _line: None,
 ) -> dict[str, str]:
     """Build the published images and push them as <registry>/<name>:<tag>; return name -> pushed reference.
 
-    With several architectures each name is an image index, from which a node takes the image of its own kind.
+    With several architectures each name is an image index, from which a node takes the image of its own kind. With
+    ``silicon`` the operator's image with NVIDIA's tables is pushed, too, as <registry>/weft-operator:<tag>-silicon.
 
     Without a tag the chart's appVersion is used, which is what the chart asks for. Credentials are buildah's own
     (`buildah login`). `options` go to `buildah push`, for instance --tls-verify=false.
@@ -197,10 +208,16 @@ def push(
         build(published_names(), python_image=python_image, compiled=arch == native(), arch=arch, report=report)
         for arch in architectures or (native(),)
     ]
-    for name in published_names():
-        target = f"{prefix}/{name}:{wanted}"
+    tagged = {name: (f"{prefix}/{name}:{wanted}", [by_name[name] for by_name in built]) for name in published_names()}
+    if silicon:
+        with_tables = [
+            build([WITH_TABLES], python_image=python_image, silicon=True, arch=arch, report=report)[WITH_TABLES]
+            for arch in architectures or (native(),)
+        ]
+        tagged[f"{WITH_TABLES}-silicon"] = f"{prefix}/{WITH_TABLES}:{wanted}-silicon", with_tables
+    for name, (target, refs_of_name) in tagged.items():
         report(f"pushing {target}")
-        refs_of_name, log = [by_name[name] for by_name in built], images_cache() / f"logs/push-{name}.log"
+        log = images_cache() / f"logs/push-{name}.log"
         if len(refs_of_name) == 1:
             buildah.push(refs_of_name[0], f"docker://{target}", options=options, log=log)
         else:
@@ -213,8 +230,8 @@ def prune(*, python_image: str | None = None) -> list[str]:
     """Remove this project's images that the present content does not name, and all build layers; return what went."""
     with one_at_a_time():
         kept = {base_ref()}
-        for compiled in (False, True):
-            kept.update(refs(python_image=python_image, compiled=compiled).values())
+        for compiled, silicon in product((False, True), repeat=2):
+            kept.update(refs(python_image=python_image, compiled=compiled, silicon=silicon).values())
         repositories = {ref.rpartition(":")[0] for ref in kept}
         old = [name for name in buildah.names() if name.rpartition(":")[0] in repositories and name not in kept]
         buildah.remove(old, log=images_cache() / "logs/prune.log")

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from weft_core.durations import parse_duration
 from weft_core.layouts import LayoutKind
@@ -13,6 +13,7 @@ from weft_operator.api.fields import Duration, Fraction, ObjectName
 from weft_operator.api.prometheus import Prometheus
 from weft_operator.api.scaling import DAY_S, Bounds, ScaleToZero, Schedules
 from weft_operator.api.triggers import Triggers
+from weft_planner.silicon.systems import VERSION, Backend, System
 
 Seconds = Annotated[float, Field(ge=0, le=60)]
 
@@ -54,12 +55,18 @@ class Analytic(ApiModel):
 
 
 class Silicon(ApiModel):
-    """Figures that NVIDIA measured on its GPUs, for the models, GPU types and engines that Weft ships them for."""
+    """Figures that NVIDIA measured on its GPUs: those that Weft ships, and those of the package with the tables."""
 
+    system: System | None = None
+    """System that the figures are of; that of the pools' gpuType if absent."""
+    backend: Backend | None = None
+    """Engine that the figures are of; spec.engine.type if absent."""
+    version: Annotated[str, StringConstraints(pattern=VERSION, max_length=64)] | None = None
+    """Version of that engine; that of the shipped figures if absent."""
     prefill_overhead: Seconds | None = None
-    """Seconds that the engine adds to the kernels of a prefill, where there are shipped figures; 0.002 if absent."""
+    """Seconds that the engine adds to the kernels of a prefill, where there are such figures; 0.002 if absent."""
     decode_overhead: Seconds | None = None
-    """Seconds that the engine adds to the kernels of a step, where there are shipped figures; 0.001 if absent."""
+    """Seconds that the engine adds to the kernels of a step, where there are such figures; 0.001 if absent."""
 
 
 class MeasureProfile(ApiModel):
@@ -100,8 +107,7 @@ class Profile(ApiModel):
     ) = None
     """Measured profiles, one for each GPU type of the pools."""
     silicon: Silicon | None = None
-    """Measured figures that Weft ships, used without ref, refs, analytic and measure; the rest is derived as under
-    analytic."""
+    """NVIDIA's measured figures, used without ref, refs, analytic and measure; what they lack is as under analytic."""
     analytic: Analytic | None = None
     """A profile derived from the model's dimensions and the GPU's data sheet."""
     measure: MeasureProfile | None = None

@@ -38,6 +38,7 @@ def silicon(**given: Any) -> int:
 
     Degrees at which the model does not fit or that the tables lack are left out, and named.
     """
+    from weft_core.hf_config import config_of_text
     from weft_planner.profiling.files import write_measurements
     from weft_planner.profiling.knowledge import known
     from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements
@@ -60,7 +61,7 @@ def silicon(**given: Any) -> int:
                 degrees=sorted(set(given["degrees"])),
                 grid=grid,
                 overheads=overheads,
-                config=given["config"],
+                config=given["config"] and config_of_text(given["config"].read_text(encoding="utf-8")),
                 progress=lambda done, of, _: progress("reading tables", done, of),
             )
         about = MeasurementContext(given["model"], given["gpu"], given["engine"] or given["backend"], notes=found.notes)

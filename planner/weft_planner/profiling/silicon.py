@@ -25,25 +25,10 @@ from weft_planner.profiling.knowledge import KnownHardware
 from weft_planner.profiling.measurements import GridCell, Measurement
 from weft_planner.profiling.operators import ASSUMED_OVERHEADS, ComposedTimings, OperatorGrid, Overheads, cells
 from weft_planner.silicon.all_to_all import AllToAll
+from weft_planner.silicon.systems import BACKENDS, SYSTEMS
 
-SYSTEMS: Mapping[str, str] = MappingProxyType(
-    {
-        "nvidia-a100-80": "a100_sxm",
-        "nvidia-h100": "h100_sxm",
-        "nvidia-h200": "h200_sxm",
-        "nvidia-b200": "b200_sxm",
-        "nvidia-b300": "b300_sxm",
-        "nvidia-gb200": "gb200",
-        "nvidia-gb300": "gb300",
-        "nvidia-l40s": "l40s",
-        "nvidia-rtx-pro-6000": "rtx_pro_6000_server",
-    }
-)
-"""Names of the tables' systems by the name that ``gpuType`` uses."""
-BACKENDS: Mapping[str, str] = MappingProxyType({"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"})
-"""Names of the tables' backends by ``engine.type``."""
 SOURCES: Mapping[str, str] = MappingProxyType(
-    {"silicon": "measured", "mixed": "partly measured", "empirical": "estimated"}
+    {"silicon": "measured", "mixed": "partly measured", "empirical": "estimated", "sol": "estimated"}
 )
 """What the package's word for an operator's source means."""
 GRID = OperatorGrid(increments=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192), chunks=(32, 128, 512, 2048, 8192))
@@ -223,7 +208,7 @@ def plain_config(model: ModelDimensions) -> dict[str, object]:
     if model != plain:
         raise SiliconError(
             f"{model.name}: the tables have no such model, and only a dense one with full attention and 16-bit weights "
-            "follows from its dimensions; give its config.json by --config"
+            "follows from its dimensions; give its config.json (--config, spec.model.config)"
         )
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -274,14 +259,15 @@ def measure(
     degrees: Sequence[Degree],
     grid: OperatorGrid = GRID,
     overheads: Overheads = ASSUMED_OVERHEADS,
-    config: Path | None = None,
+    config: Mapping[str, object] | None = None,
     progress: Callable[[int, int, GridCell], None] = lambda _done, _total, _cell: None,
 ) -> SiliconTimings:
     """Return the times of a grid at all degrees that fit; ``progress`` gets (done, total, cell).
 
+    ``config`` is the model's config.json, as in ``compiler``.
+
     Raises:
         SiliconError: the package is not installed, the model is not known, or the tables lack it at every degree.
-        OSError: the model's config.json cannot be read.
     """
     if facts.model is None:
         raise SiliconError("model: it is unknown; give its config.json by --config")
@@ -290,8 +276,7 @@ def measure(
     left_out = [f"degree {n}: the model does not fit" for n in degrees if n not in fitting]
     capacity = {n: analytic.kv_capacity(n) for n in fitting} if analytic else {}
     wanted = cells(grid, fitting, kv_capacity=capacity)
-    body = None if config is None else config_of_text(config.read_text(encoding="utf-8"))
-    with compiler(facts.model, tables, body) as compile_for:
+    with compiler(facts.model, tables, config) as compile_for:
         composed, sources = compose(compile_for, wanted, overheads=overheads, progress=progress)
     rows = _of_whole_degrees(composed.rows)
     if not rows:

@@ -20,14 +20,12 @@ from weft_core.spans import fits_nodes
 from weft_core.speculation import PROVENANCE as SPECULATION
 from weft_core.speculation import SpeculationError, with_speculation
 from weft_core.strategies import powers_of_two
-from weft_planner.profiling.operators import Overheads
 from weft_planner.request.capacity import Pool
 from weft_planner.request.engines import compatibility_of, draft_fault, draft_notes
 from weft_planner.request.hardware import dimensions_of, efficiency_of, gpu_of
 from weft_planner.request.infeasible import Infeasible
-from weft_planner.request.parts import Silicon
 from weft_planner.request.reading import Request
-from weft_planner.silicon.shipped import with_shipped
+from weft_planner.request.silicon import silicon_notes, with_silicon
 
 
 def profile_of(request: Request) -> CostProfile:
@@ -49,7 +47,7 @@ def profile_of(request: Request) -> CostProfile:
 def profiles_of(request: Request) -> Mapping[str, CostProfile]:
     """Return each pool's profile by the pool's name: the one given for its GPU type, or one derived for it.
 
-    With ``request.silicon`` the shipped figures of silicon tables take the place of derived ones where there are some.
+    With ``request.silicon`` the figures of silicon tables take the place of derived ones where there are some.
     With ``request.engine.speculative`` steps are those of speculative decoding, unless a given profile says that its
     steps are such already. Those that are derived for an engine of fixed shapes have its padding; given ones have it.
 
@@ -84,11 +82,7 @@ def profiles_of(request: Request) -> Mapping[str, CostProfile]:
             if compatibility_of(request.engine).places and places is not None:
                 profile = _in_places(request, profile, places)
             if request.silicon is not None:
-                overheads = _overheads(request.silicon)
-                ways = request.engine.prefill.all_to_all, request.engine.decode.all_to_all
-                profile = with_shipped(
-                    profile, model, request.engine.type, overheads, node_gpus=node_gpus, all_to_all=ways
-                )
+                profile = with_silicon(request, profile, model, node_gpus)
             if compatibility_of(request.engine).fixed_shapes:
                 lengths = request.engine.context_buckets or default_lengths(request.model.max_model_len)
                 profile = with_fixed_shapes(profile, lengths=lengths, batch=places)
@@ -160,13 +154,15 @@ def known_model(request: Request) -> ModelDimensions | None:
 def source_notes(request: Request, profiles: Mapping[str, CostProfile]) -> list[str]:
     """Return where a plan's costs come from, for each source, and whether measured ones are compared with assumed."""
     notes = cost_sources(profiles)
-    assumed = sorted({p.gpu for p in profiles.values() if p.provenance.get("source") == "analytic"})
-    if assumed and request.silicon is not None:
-        notes.append(
-            f"no silicon tables of this model, precision, engine ({request.engine.type}) and these strategies are "
-            f"shipped for {', '.join(assumed)}"
-        )
-    if 0 < len(assumed) < len({profile.gpu for profile in profiles.values()}):
+    by_gpu = {profile.gpu: profile for profile in profiles.values()}
+    assumed = sorted(gpu for gpu, profile in by_gpu.items() if profile.provenance.get("source") == "analytic")
+    if request.silicon is not None and request.profile is None and not request.profiles:
+        found = {gpu: silicon_notes(request, profile) for gpu, profile in by_gpu.items()}
+        notes += [note for of_gpu in found.values() for note in of_gpu]
+        unknown = [gpu for gpu in assumed if not found[gpu]]
+        if unknown:
+            notes.append(f"there are no silicon tables of {', '.join(unknown)} with this model, precision and engine")
+    if 0 < len(assumed) < len(by_gpu):
         notes.append(
             f"measured costs are compared with assumed ones of {', '.join(assumed)}, which may be too slow by some "
             "milliseconds a step; give cost profiles (spec.profile.refs) for a fair choice"
@@ -263,11 +259,6 @@ def _measured(given: Mapping[str, CostProfile], pool: Pool) -> CostProfile:
             f"use a profile of {pool.gpu_type}",
         )
     return profile
-
-
-def _overheads(silicon: Silicon) -> Overheads:
-    given = {"prefill": silicon.prefill_overhead, "step": silicon.decode_overhead}
-    return Overheads(**{name: seconds for name, seconds in given.items() if seconds is not None})
 
 
 def _other_gpus(model: ModelDimensions, degrees: list[Degree], efficiency: Efficiency) -> str:

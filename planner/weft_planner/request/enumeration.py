@@ -12,7 +12,7 @@ from weft_planner.request.engines import compatibility_of, speculation_faults
 from weft_planner.request.hardware import dimensions_of, efficiency_of, gpu_of
 from weft_planner.request.infeasible import Infeasible
 from weft_planner.request.parts import Engine
-from weft_planner.silicon.shipped import shipped
+from weft_planner.request.silicon import look_up
 
 if TYPE_CHECKING:
     from weft_planner.request.reading import Request
@@ -77,7 +77,9 @@ def _enumerated(request: "Request", pool: Pool) -> tuple[Degree, ...]:
             _runs(request.engine, degree) and fits(model, gpu, degree, efficiency, request.model.max_model_len)
         ),
     )
-    tables = shipped(model, gpu.name, request.engine.type) if request.silicon is not None else None
+    if request.silicon is None:
+        return found
+    tables = look_up(request, model, gpu.name, found, node_sizes=(pool.gpus_per_node,)).tables
     if tables is None or not tables.degrees.keys() & set(found):
         return found
     return tuple(degree for degree in found if isinstance(degree, int) or degree in tables.degrees)

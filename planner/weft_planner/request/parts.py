@@ -23,6 +23,7 @@ from weft_core.policies.policy import PolicyError
 from weft_core.policies.registry import BINDINGS, DEFAULT_MODE, MODES, ORDERS, POLICIES, parameters
 from weft_core.speculation import Method, Speculation
 from weft_planner.silicon.all_to_all import AllToAll
+from weft_planner.silicon.systems import VERSION, Backend, System
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -261,8 +262,15 @@ class Analytic(Part):
 
 
 class Silicon(Part):
-    """What an engine adds to the kernels whose times silicon tables have, in seconds; absent: Weft's own figures."""
+    """Which silicon tables, and what an engine adds to their kernels in seconds; absent: Weft's own figures.
 
+    Absent, ``system`` follows from the pool's GPU type, ``backend`` from the engine's type, and ``version`` is that of
+    the shipped profiles, or the current one of the tables.
+    """
+
+    system: System | None = None
+    backend: Backend | None = None
+    version: Annotated[str, Field(pattern=VERSION, max_length=64)] | None = None
     prefill_overhead: Overhead | None = None
     decode_overhead: Overhead | None = None
 

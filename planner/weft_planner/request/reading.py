@@ -54,7 +54,7 @@ class Request(Part):
     """Further profiles, each of a GPU type of its own, where the pools have several."""
     analytic: Analytic | None = None
     silicon: Silicon | None = None
-    """Take the shipped figures of silicon tables where there are some; the analytic profile has what they lack."""
+    """Take the figures of silicon tables where there are some; the analytic profile has what they lack."""
     bounds: Bounds = Bounds()
     routing: RoutingSpec = RoutingSpec()
     objective: Objective = "latency"
@@ -86,6 +86,16 @@ class Request(Part):
         if self.budget_per_hour is not None and unpriced:
             raise ValueError(
                 f"budgetPerHour: pool {unpriced[0]} has no price; give capacity.pools.pricePerGpuHour for every pool"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_system_is_of_one_gpu_type(self) -> Self:
+        types = sorted({pool.gpu_type for pool in self.capacity.pools})
+        if self.silicon is not None and self.silicon.system is not None and len(types) > 1:
+            raise ValueError(
+                f"silicon.system: {self.silicon.system} is one system, and the pools have several GPU types "
+                f"({', '.join(types)}); remove it, or keep the pools of one type"
             )
         return self
 

@@ -26,8 +26,8 @@ ENGINES: Mapping[str, str] = MappingProxyType({"": "vllm", "mock": "vllm"})
 
 
 @dataclass(frozen=True, slots=True)
-class ShippedProfile:
-    """What is known of each degree, of which the memory is not used, and what the provenance says of it."""
+class TableCosts:
+    """What tables say of each degree, of which the memory is not used, and what the provenance says of it."""
 
     degrees: Mapping[Degree, DegreeCosts]
     provenance: Mapping[str, str]
@@ -52,7 +52,7 @@ def file_name(model: ModelDimensions, gpu: str) -> str:
 
 
 @cache
-def shipped(model: ModelDimensions, gpu: str, engine: str, all_to_all: AllToAll = "") -> ShippedProfile | None:
+def shipped(model: ModelDimensions, gpu: str, engine: str, all_to_all: AllToAll = "") -> TableCosts | None:
     """Return the profile of a model at this precision on a GPU and an engine type; None: there is none.
 
     With ``all_to_all`` whole experts exchange tokens by these kernels: what the tables lack of that is left out.
@@ -73,7 +73,7 @@ def shipped(model: ModelDimensions, gpu: str, engine: str, all_to_all: AllToAll 
             if way == all_to_all or not parallelism_of(degree).ep:
                 degrees[degree] = costs_from_json(row, path.name)
         provenance |= body["provenance"]
-    return ShippedProfile(degrees, provenance) if degrees else None
+    return TableCosts(degrees, provenance) if degrees else None
 
 
 def with_shipped(
@@ -85,13 +85,29 @@ def with_shipped(
     node_gpus: int = 0,
     all_to_all: tuple[AllToAll, AllToAll] = ("", ""),
 ) -> CostProfile:
-    """Return a derived profile with the shipped regimes in place of its own, at every degree that has some.
-
-    Memory and transfers stay as derived, and so do degrees that span nodes of ``node_gpus`` (0: all share one) of
-    another size than the tables'. ``all_to_all`` is that of the engines that prefill and that decode. The provenance
-    says which degrees are of which source.
-    """
+    """Return a derived profile with the shipped regimes in place of its own, as ``with_tables`` says."""
     of_prefill, of_decode = (shipped(model, analytic.gpu, engine, way) for way in all_to_all)
+    return with_tables(analytic, (of_prefill, of_decode), engine, overheads, node_gpus=node_gpus, all_to_all=all_to_all)
+
+
+def with_tables(
+    analytic: CostProfile,
+    tables: tuple[TableCosts | None, TableCosts | None],
+    engine: str,
+    overheads: Overheads = ASSUMED_OVERHEADS,
+    *,
+    node_gpus: int = 0,
+    tables_gpu: str = "",
+    all_to_all: tuple[AllToAll, AllToAll] = ("", ""),
+) -> CostProfile:
+    """Return a derived profile with the tables' regimes in place of its own, at every degree that has some.
+
+    ``tables`` are those of the engines that prefill and that decode, which exchange tokens by ``all_to_all``; they are
+    of ``tables_gpu``, by default the profile's own. Memory and transfers stay as derived, and so do degrees that span
+    nodes of ``node_gpus`` (0: all share one) of another size than the tables'. The provenance says which degrees are of
+    which source.
+    """
+    of_prefill, of_decode = tables
     if of_prefill is None or of_decode is None:
         return analytic
     known = {
@@ -99,7 +115,7 @@ def with_shipped(
         for n, costs in of_prefill.degrees.items()
         if n in analytic.degrees
         and n in of_decode.degrees
-        and (node_gpus in (0, RACKS.get(analytic.gpu, TABLES_NODE_GPUS)) or gpus_of(n) <= node_gpus)
+        and spans_as_tables(n, node_gpus, tables_gpu or analytic.gpu)
     }
     if not known:
         return analytic
@@ -117,6 +133,11 @@ def with_shipped(
     if rest := sorted(set(analytic.degrees) - set(known)):
         notes["analytic"] = f"degrees {', '.join(map(str, rest))}: no tables, derived from the data sheet"
     return replace(analytic, engine=ENGINES.get(engine, engine), degrees=degrees, provenance=notes)
+
+
+def spans_as_tables(degree: Degree, node_gpus: int, gpu: str) -> bool:
+    """Return whether workers on nodes of ``node_gpus`` (0: all share one) cross nodes as those of the tables do."""
+    return node_gpus in (0, RACKS.get(gpu, TABLES_NODE_GPUS)) or gpus_of(degree) <= node_gpus
 
 
 def _with_regimes(derived: DegreeCosts, known: DegreeCosts, overheads: Overheads) -> DegreeCosts:

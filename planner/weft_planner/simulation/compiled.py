@@ -2,7 +2,7 @@
 
 numba notices a change of a function's own file only, not of what it calls, so its cache lies in a folder named by a
 hash over every source that is compiled: core costs, policies and this package. The folder must be given to numba before
-it is imported, hence this module is imported by nothing but the event loop.
+it is imported, hence this module is imported by nothing but the event loop, and before fits that are compiled, too.
 """
 
 import gc

@@ -1,10 +1,12 @@
 """Compile the simulator before it is needed: for an image, an installation, or a test run.
 
 ``python -m weft_planner.simulation.warm`` fills the cache with the event loop and every policy: some 25 s of one core,
-or none when all of it is there. With NUMBA_CPU_NAME=generic the code runs on any processor of this kind.
+or none when all of it is there. Where plans can fit silicon tables, it compiles the loop of a fit, too (8 s). With
+NUMBA_CPU_NAME=generic the code runs on any processor of this kind.
 """
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 
 def warm(*, routes: Iterable[str] | None = None, orders: Iterable[str] | None = None) -> None:
@@ -19,6 +21,10 @@ def warm(*, routes: Iterable[str] | None = None, orders: Iterable[str] | None = 
         policies.order_code(name)
     for name in BINDINGS:
         policies.binding_code(name)
+    if find_spec("aiconfigurator_core") is not None:  # then plans fit its tables
+        from weft_planner.profiling.compiled_regression import compile_fits
+
+        compile_fits()
 
 
 if __name__ == "__main__":
