@@ -10,7 +10,7 @@ from weft_planner.profiling.measurements import MeasurementContext, MeasurementE
 from weft_planner.profiling.operators import Overheads
 from weft_planner.profiling.silicon import NOISE, SiliconError, Tables, measure
 
-WORST_MEDIAN, WORST_P95 = 0.15, 0.3
+WORST_MEDIAN, WORST_P95 = 0.15, 0.4
 """Largest errors on held-out passes with which a fit is used."""
 
 
