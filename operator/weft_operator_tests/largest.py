@@ -30,6 +30,7 @@ _TEXTS: Mapping[str, Callable[[int, int], str]] = {
     r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$": lambda _, most: "10s".rjust(most, "0"),
     r"^([01][0-9]|2[0-3]):[0-5][0-9]$": lambda _, __: "08:00",
     r"^[a-z0-9]+/[-a-z0-9]+$": lambda _, __: "ampd/gaia",
+    r"^[0-9][0-9A-Za-z.+-]*$": lambda _, most: _filled("1.", most),
     r"^https?://[^\s?#]+$": lambda _, most: _filled("https://", most),
     r"^https?://[^\s@]+$": lambda _, most: _filled("https://", most),
     r"^https?://[^\s/?#@]+(/[^\s?#@]*)?$": lambda _, most: _filled("https://", most),

@@ -53,6 +53,7 @@ PATTERN_MESSAGES = {
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "must be a name of a-z, 0-9 and -, with a letter or digit at both ends",
     r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "must be a name of a-z, 0-9, - and ., with a letter or digit at both ends",
     r"^[-._a-zA-Z0-9]+$": "must be a key of letters, digits, -, _ and .",
+    r"^[0-9][0-9A-Za-z.+-]*$": "must be a version such as 0.24.0 or 1.3.0rc17",
     r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$": "must be a name such as meta-llama/Llama-3.1-8B-Instruct",
     r"^[A-Za-z0-9._/-]+$": "must be of letters, digits, -, _, . and /",
     r"^[a-z0-9]+/[-a-z0-9]+$": "must be a name such as ampd/toolbench",
