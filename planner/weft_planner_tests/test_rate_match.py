@@ -252,7 +252,7 @@ def test_deepseek_r1_on_h200_is_matched_as_the_documentation_shows(
     assert len(parts) == 5
     for part in parts:
         assert part in shown
-    assert "Note: Costs of nvidia-h200 are fitted to NVIDIA's measurements" in shown
+    assert "Note: Costs of nvidia-h200 are fitted to silicon tables" in shown
     text = page.read_text()
     for word in (">2 : 1<", "degree tp2dp8ep", "SLO 60 ms", "Costs of nvidia-h200 are fitted to", "aggregated, degree"):
         assert word in text

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,17 +12,20 @@ import pytest
 from weft_core.analytic import derive_profile
 from weft_core.cost import CostProfile
 from weft_core.gpus import GPUS
+from weft_core.hf_config import dimensions_of_config
 from weft_core.models import MODELS
 from weft_core.parallelism import Degree
 from weft_planner.profiling import silicon as tables
-from weft_planner.profiling.silicon import SiliconEngine, SiliconError
+from weft_planner.profiling.silicon import SiliconEngine, SiliconError, plain_config
 from weft_planner.request import silicon
 from weft_planner.request.costs import profiles_of, source_notes
 from weft_planner.request.reading import Request, RequestError, request_of
 from weft_planner.silicon.shipped import shipped, with_shipped
 from weft_planner_tests.requests import body
 
-QWEN, UNSHIPPED = "Qwen/Qwen3-32B", "Qwen/Qwen3-VL-8B-Instruct"
+QWEN, UNSHIPPED = "Qwen/Qwen3-32B", "test/Llama-of-30-layers"
+CONFIG = plain_config(replace(MODELS["meta-llama/Llama-3.1-8B-Instruct"], layers=30))
+DENSE = dimensions_of_config(UNSHIPPED, CONFIG)
 UNUSED_BY_PLANS = {"pandas", "pyarrow", "scipy"}
 """What the package asks for and the operator's image does not have: no call of a plan needs it."""
 FACTOR = 1.25
@@ -31,7 +34,12 @@ FACTOR = 1.25
 
 def request(model: str, gpu: str = "nvidia-h200", degrees: Sequence[Degree] = (2, 4), **asked: str) -> Request:
     pool = {"name": "gpu", "gpuType": gpu, "degrees": list(degrees)}
-    return request_of(body(**{"model.name": model, "capacity.pools": [pool]}, silicon=asked))
+    return request_of(body(**{**named(model), "capacity.pools": [pool]}, silicon=asked))
+
+
+def named(model: str) -> dict[str, Any]:
+    """Return what a request says of a model: for one that is not known its config.json, too."""
+    return {"model.name": model} if model in MODELS else {"model.name": model, "model.config": CONFIG}
 
 
 def planned(asked: Request) -> tuple[CostProfile, list[str]]:
@@ -165,7 +173,7 @@ def test_a_gpu_without_tables_names_no_package(gpu: str, engine: str) -> None:
 def test_what_is_not_shipped_is_fitted_once_and_noted(compiled: list[Degree]) -> None:
     found, (_, fitted, lacking) = planned(request(UNSHIPPED))
     assert compiled == [2, 4]
-    derived = derive_profile(MODELS[UNSHIPPED], GPUS["nvidia-h200"], degrees=(2,))
+    derived = derive_profile(DENSE, GPUS["nvidia-h200"], degrees=(2,))
     one, other = (profile.t_pre(history=0, increment=2048, degree=2) for profile in (found, derived))
     assert one == pytest.approx(FACTOR * other, rel=0.1)
     assert found.degrees[2].prefill_fit is not None
@@ -196,7 +204,7 @@ def test_another_version_is_asked_of_the_package_and_the_shipped_one_has_the_res
 
 def test_strategies_of_a_pool_without_degrees_are_those_that_the_package_has(compiled: list[Degree]) -> None:
     asked = request_of(
-        body(**{"model.name": UNSHIPPED, "capacity.pools": [{"name": "gpu", "gpuType": "nvidia-h200"}]}, silicon={})
+        body(**{**named(UNSHIPPED), "capacity.pools": [{"name": "gpu", "gpuType": "nvidia-h200"}]}, silicon={})
     )
     assert asked.capacity.pools[0].degrees == (1, 2, 4, 8)
     assert compiled == [1, 2, 4, 8]
@@ -211,7 +219,7 @@ def test_the_package_itself_has_what_is_not_shipped(monkeypatch: pytest.MonkeyPa
     found, (_, note) = planned(request(UNSHIPPED))
     assert found.provenance["source"] == "silicon"
     assert note.startswith("costs of nvidia-h200 at degrees 2, 4 were fitted for this plan (aiconfigurator-core ")
-    derived = derive_profile(MODELS[UNSHIPPED], GPUS["nvidia-h200"], degrees=(2, 4))
+    derived = derive_profile(DENSE, GPUS["nvidia-h200"], degrees=(2, 4))
     for degree in (2, 4):
         one, other = (profile.t_pre(history=0, increment=4096, degree=degree) for profile in (found, derived))
         assert one == pytest.approx(other, rel=0.5)

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from weft_core.cost import DegreeCosts
 from weft_core.parallelism import Degree
 from weft_planner.profiling.knowledge import FitStrictness, KnownHardware, profile_from_measurements
-from weft_planner.profiling.measurements import MeasurementContext, MeasurementError, Measurements
+from weft_planner.profiling.measurements import Measurement, MeasurementContext, MeasurementError, Measurements
 from weft_planner.profiling.operators import Overheads
 from weft_planner.profiling.silicon import NOISE, SiliconError, Tables, measure
 
-WORST_MEDIAN, WORST_P95 = 0.15, 0.4
+WORST_MEDIAN, WORST_P95 = 0.15, 0.3
 """Largest errors on held-out passes with which a fit is used."""
+USUAL_CHUNKS = range(128, 2049)
+"""Tokens of the chunks that are fitted alone where no fit of all is good enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +53,29 @@ def fit_tables(
         if not rows:
             left_out[degree] = _reason(degree, found.left_out)
             continue
-        try:
-            with compiled_fits():
-                profile = profile_from_measurements(
-                    Measurements(about, rows), facts, FitStrictness(noise=NOISE, allow_missing=True)
-                )
-        except MeasurementError as error:
-            left_out[degree] = error.problems[0]
-            continue
-        costs = profile.degrees[degree]
-        if why := unusable(costs):
-            left_out[degree] = why
+        usual = tuple(row for row in rows if not row.cell.chunk or row.cell.chunk in USUAL_CHUNKS)
+        with compiled_fits():
+            costs = _fitted(degree, rows, facts, about)
+            if isinstance(costs, str):
+                other = _fitted(degree, usual, facts, about)
+                costs = costs if isinstance(other, str) else other
+        if isinstance(costs, str):
+            left_out[degree] = costs
         else:
             fitted[degree] = costs
     return FittedTables(fitted, found.notes, left_out)
+
+
+def _fitted(
+    degree: Degree, rows: Sequence[Measurement], facts: KnownHardware, about: MeasurementContext
+) -> DegreeCosts | str:
+    """Return the costs of a degree, or why there are none."""
+    try:
+        strictness = FitStrictness(noise=NOISE, allow_missing=True)
+        costs = profile_from_measurements(Measurements(about, tuple(rows)), facts, strictness).degrees[degree]
+    except MeasurementError as error:
+        return error.problems[0]
+    return unusable(costs) or costs
 
 
 def unusable(costs: DegreeCosts) -> str:
