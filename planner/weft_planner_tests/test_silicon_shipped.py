@@ -38,7 +38,7 @@ def test_every_file_is_of_a_known_model_and_gpu_and_can_be_read(path: Path) -> N
     assert file_name(model, found["gpu"]) == path.name
     assert found["gpu"] in GPUS
     for profile in found["profiles"]:
-        known = shipped(model, found["gpu"], profile["engine"])
+        known = shipped(model, found["gpu"], profile["engine"], profile.get("allToAll", ""))
         assert known is not None
         assert set(known.degrees) <= set(degrees_of(model))
         assert known.provenance["source"] == "silicon"
