@@ -14,6 +14,7 @@ import os
 import py_compile
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -94,6 +95,42 @@ def copy_tree(root: Path, source: Path, *, left_out: set[str]) -> None:
     shutil.copytree(source, place(root, source), symlinks=True, ignore=unwanted, dirs_exist_ok=True)
 
 
+def drop_symbols(path: Path) -> None:
+    """Rewrite a 64-bit shared library with its loaded segments alone, without sections for linkers and debuggers.
+
+    The loader reads program headers alone, and those say where in the file each segment lies. Of some libraries nine
+    tenths are symbols.
+    """
+    old = path.read_bytes()
+    if old[4:6] != b"\x02\x01":  # 64 bits, little-endian
+        return
+    (table,) = struct.unpack_from("<Q", old, 32)
+    size, count = struct.unpack_from("<HH", old, 54)
+    headers = [table + size * number for number in range(count)]
+    # Each as (offset in the file, length there, alignment), in the order in which they lie there.
+    loaded = sorted(
+        struct.unpack_from("<Q16xQ8xQ", old, at + 8) for at in headers if struct.unpack_from("<I", old, at)[0] == 1
+    )
+    if not loaded or loaded[0][0] != 0 or not any(start <= table < start + length for start, length, _ in loaded):
+        return  # the headers themselves would be lost
+    new, moved = bytearray(), []
+    for offset, length, alignment in loaded:
+        new += bytes((offset - len(new)) % max(alignment, 1))
+        moved.append((offset, offset + length, len(new) - offset))
+        new += old[offset : offset + length]
+
+    def place_of(offset: int) -> int:
+        """Return where a byte of the old file is now; one that is not loaded stays what it is."""
+        return offset + next((by for start, end, by in moved if start <= offset < end), 0)
+
+    for at in headers:
+        (offset,) = struct.unpack_from("<Q", old, at + 8)
+        struct.pack_into("<Q", new, place_of(at) + 8, place_of(offset))
+    struct.pack_into("<QQ", new, 32, place_of(table), 0)  # no section headers
+    struct.pack_into("<HHH", new, 58, 0, 0, 0)
+    path.write_bytes(new)
+
+
 def copy_interpreter(root: Path) -> list[Path]:
     """Copy the interpreter and its standard library; return the ELF files among them."""
     interpreter = Path(os.path.realpath(sys.executable))
@@ -169,6 +206,9 @@ def main() -> None:
     for tree in options.tree:
         copy_tree(root, tree, left_out={"__pycache__", *options.without})
         binaries += [path for path in tree.rglob("*") if is_elf(path)]
+        for library in place(root, tree).rglob("*.so*"):
+            if is_elf(library):
+                drop_symbols(library)
     for program in options.program:
         copy_file(root, program)
         binaries.append(program)

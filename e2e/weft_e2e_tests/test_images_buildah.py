@@ -1,6 +1,7 @@
 """Real builds: an image is built, found again, and pushed to a registry on loopback."""
 
 import http.client
+import importlib.util
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyscipopt
 import pytest
 
 from weft_e2e.images import BuildFailedError, buildah
@@ -119,6 +121,35 @@ def test_trimmed_root_runs_its_program_and_has_no_shell(tmp_path: Path) -> None:
     assert not programs & {"sh", "bash", "dash", "apt-get", "dpkg", "pip"}
     assert "weft:x:65532:65532" in (root / "etc/passwd").read_text()
     assert (root / "tmp").stat().st_mode & 0o7777 == 0o1777
+
+
+def test_libraries_without_symbols_are_smaller_and_work(tmp_path: Path) -> None:
+    """One of PySCIPOpt's is nine tenths symbols, with a segment behind them that the maker of its wheel added."""
+    found = importlib.util.spec_from_file_location("trim", repository_root() / "images/trim.py")
+    assert found is not None
+    assert found.loader is not None
+    trim = importlib.util.module_from_spec(found)
+    found.loader.exec_module(trim)
+    installed = Path(pyscipopt.__file__).parents[1]
+    sizes = []
+    for name in ("pyscipopt", "pyscipopt.libs", "numpy", "numpy.libs"):
+        shutil.copytree(installed / name, tmp_path / name)
+        libraries = [path for path in (tmp_path / name).rglob("*.so*") if trim.is_elf(path)]
+        before = sum(path.stat().st_size for path in libraries)
+        for path in libraries:
+            trim.drop_symbols(path)
+        sizes.append((before, sum(path.stat().st_size for path in libraries)))
+    assert sizes[0][1] < 0.2 * sizes[0][0]
+    assert all(after < before for before, after in sizes)
+    program = (
+        "import numpy, pyscipopt\n"
+        "m = pyscipopt.Model(); m.hideOutput(); x = m.addVar(vtype='I', ub=7); m.setObjective(-x); m.optimize()\n"
+        "print(pyscipopt.__file__, m.getObjVal() + numpy.linalg.inv(numpy.eye(2) * 2)[0, 0])"
+    )
+    words = [sys.executable, "-c", program]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(tmp_path / "pyscipopt/__init__.py"), "-6.5"]
 
 
 def test_trim_stops_when_a_library_is_missing(tmp_path: Path) -> None:
