@@ -178,6 +178,10 @@ class Replay:
     def _of(self, row: tuple[Any, ...], name: str) -> float:
         return float(row[self._names[name]])
 
+    def _held(self, row: tuple[Any, ...]) -> float:
+        """Return the tokens of KV that rounds hold: what is evictable is free, as in the gauges of engines."""
+        return self._of(row, "kv_used") - self._of(row, "evictable_kv")
+
     def _view(self, k: int) -> PrefillWorkerView:
         place = int(self._state.candidates[k])
         row, own = self._worker(place), self._layout.workers[place]
@@ -188,7 +192,7 @@ class Replay:
             queue_s=self._of(row, "queue_s"),
             queued=self._queued(place),
             windowed_ttft=None if math.isnan(windowed) else windowed,
-            kv_use=self._of(row, "kv_used") / self._of(row, "kv_capacity"),
+            kv_use=self._held(row) / self._of(row, "kv_capacity"),
             used_at=self._of(row, "last_chosen"),
             pool=own.pool,
             sessions=self._of(row, "assigned"),
@@ -217,7 +221,7 @@ class Replay:
             pieces = self._costs[own.pool].prefill_figures(own.degree)
             figures = (
                 self._of(row, "queue_s"), self._of(row, "batch"), self._of(row, "context"),
-                self._of(row, "kv_capacity") - self._of(row, "kv_used"), float(self._queued(place)),
+                self._of(row, "kv_capacity") - self._held(row), float(self._queued(place)),
                 prefill_seconds(pieces, task["history"], task["increment"]),
             )  # fmt: skip
             described = tuple(local[name] for name in ("queue_s", "batch", "context", "kv_free", "queued", "prefill_s"))
@@ -235,7 +239,7 @@ class Replay:
             queue_s=self._of(row, "queue_s"),
             queued=self._queued(place),
             windowed_itl=None if math.isnan(windowed) else windowed,
-            kv_used=_whole(self._of(row, "kv_used")),
+            kv_used=_whole(self._held(row)),
             kv_capacity=_whole(self._of(row, "kv_capacity")),
             batch=int(self._of(row, "batch")),
             context=_whole(self._of(row, "context")),

@@ -146,7 +146,7 @@ def describe_remote(
     remote.sent = state.sent[worker]
     remote.sessions = w.assigned
     remote.decoding = w.batch
-    remote.kv_use = 1.0 - free_tokens(state, worker) / w.kv_capacity
+    remote.kv_use = (w.kv_capacity - free_tokens(state, worker)) / w.kv_capacity
     remote.used_at = w.last_chosen
     remote.link_rate = back.rate
 
