@@ -287,4 +287,6 @@ def _regret(regrets: Sequence[Regret]) -> str:
         largest=max(shares),
         above=sum(share > 0.1 for share in shares),
         services=len(shares),
+        both=sum(r.planned.startswith("B") for r in regrets),
+        best_both=sum(r.best.startswith("B") for r in regrets),
     )

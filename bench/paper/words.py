@@ -118,6 +118,8 @@ Regret is the share of the best goodput that the plan gives away.
 
 {table}
 Mean {mean:.1%}, median {median:.1%}, largest {largest:.1%}; above 10 % in {above} of {services} (aim: none).
+
+Symmetric layouts: the plan of {both} of {services} services, the best found for {best_both}.
 """
 
 NOT_REPRODUCED = """## What is not reproduced

@@ -156,7 +156,7 @@ class Prometheus:
         found = [_row("rounds", first, phase="first"), _row("rounds", later, phase="later")]
         running = [self.unserved * seconds for seconds in (self.windows.whole, self.windows.fast)]
         found += [_row("arrivals", first + running[0], phase="first"), _row("arrivals", later, phase="later")]
-        found.append(_row("arrivals_lately", fast / ROUNDS_OF_A_SESSION + running[1]))
+        found.append(_row("arrivals_fast", fast / ROUNDS_OF_A_SESSION + running[1]))
         found += [_row("index", share * grown, le=_le(bound)) for bound, share in INDEX.items()]
         for figure, count in (("first_prompt", first), ("increment", later), ("decode", grown), ("gap", later)):
             found += [_row(figure, share * count, le=_le(bound)) for bound, share in LENGTHS.items()]

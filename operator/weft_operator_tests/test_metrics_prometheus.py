@@ -272,7 +272,7 @@ async def test_rounds_that_two_jobs_scrape_are_counted_once(
     assert found.workload is not None
     assert found.slo is not None
     assert found.workload.sessions == 30
-    assert found.workload.sessions_lately == 30
+    assert found.workload.fast_sessions == 30
     fast = found.workload.fast_lengths
     assert {name: (spread.count, spread.mean) for name, spread in fast.items()} == {
         "first_prompt": (30, 1000.0), "increment": (30, 300.0), "decode": (60, 100.0),

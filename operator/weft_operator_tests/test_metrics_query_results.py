@@ -38,7 +38,7 @@ def test_a_service_that_is_seen() -> None:
     assert found.slo is not None
     assert found.workload.session_rate == pytest.approx(1.0, rel=0.03)
     assert found.workload.round_rate == pytest.approx(4.0, rel=0.03)
-    assert found.workload.sessions_lately == pytest.approx(60, rel=0.05)
+    assert found.workload.fast_sessions == pytest.approx(60, rel=0.05)
     assert found.workload.rounds is not None
     assert (found.workload.rounds.mean, found.workload.rounds.p50, found.workload.rounds.p95) == (4.0, 4.0, 4.0)
     assert found.workload.decode is not None
@@ -59,7 +59,7 @@ def test_what_arrives_at_saturated_workers_is_demand_before_it_is_served() -> No
     assert found.workload.session_rate == pytest.approx(3.0, rel=0.03)
     assert found.workload.round_rate == pytest.approx(6.0, rel=0.03)
     assert found.workload.sessions == pytest.approx(900, rel=0.03)
-    assert found.workload.sessions_lately == pytest.approx(180, rel=0.05)
+    assert found.workload.fast_sessions == pytest.approx(180, rel=0.05)
     assert found.workload.decode is not None
     assert found.workload.decode.count == pytest.approx(1200, rel=0.03), "lengths are those of served rounds"
 
@@ -70,11 +70,11 @@ def test_demand_is_known_before_the_first_long_round_ends() -> None:
     sample = sample_of(found, attainment=0.9, min_samples=30, burn_rate=1.0)
     assert sample.rate is not None
     assert (sample.rate.value, sample.rate.count, sample.begun) == (2.0, 600, 2.0)
-    assert sample.lately == pytest.approx((120 - 1.96 * math.sqrt(120)) / 60)
+    assert sample.fast_rate == pytest.approx((120 - 1.96 * math.sqrt(120)) / 60)
     assert sample.quiet_s == 0.0
 
 
-@pytest.mark.parametrize("lacks", [{"unserved": -0.5}, {"dropped": frozenset({"arrivals", "arrivals_lately"})}])
+@pytest.mark.parametrize("lacks", [{"unserved": -0.5}, {"dropped": frozenset({"arrivals", "arrivals_fast"})}])
 def test_fewer_arrivals_than_served_rounds_are_no_smaller_demand(lacks: dict[str, Any]) -> None:
     found = look(scraped(**lacks))
     assert found.workload is not None

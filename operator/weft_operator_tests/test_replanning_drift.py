@@ -63,7 +63,7 @@ def test_a_risen_load_is_planned_for_as_it_is_now_and_not_as_the_window_mixes_it
     # A minute after three times the load began: a fifth of the window holds it.
     risen = look(300.0, 0.6 * 0.8 + 1.8 * 0.2)
     assert risen.workload is not None
-    risen = replace(risen, workload=replace(risen.workload, sessions_lately=round(1.8 * FAST_S)))
+    risen = replace(risen, workload=replace(risen.workload, fast_sessions=round(1.8 * FAST_S)))
     history = History(1800)
     for one in (*before, risen):
         history = history.with_(sample_of(one, attainment=0.9, min_samples=30, burn_rate=1))
@@ -72,7 +72,7 @@ def test_a_risen_load_is_planned_for_as_it_is_now_and_not_as_the_window_mixes_it
     assert 0.84 < peak < 1.8, "more than the mean of the window, and no more than is sure"
     assert peak == pytest.approx((108 - 1.96 * 108**0.5) / FAST_S)
     assert risen.workload is not None
-    few = replace(risen, workload=replace(risen.workload, sessions_lately=29))
+    few = replace(risen, workload=replace(risen.workload, fast_sessions=29))
     told = History(1800).with_(sample_of(few, attainment=0.9, min_samples=30, burn_rate=1)).peak_rate(300)
     assert told == pytest.approx(0.84), "so few sessions tell nothing"
 

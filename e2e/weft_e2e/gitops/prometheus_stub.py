@@ -51,7 +51,7 @@ class SimulatedLoad:
         every = first + later
         found = [row for pod in self.pods(namespace, name) for row in _seen(pod, now, whole)]
         found += [_row("rounds", first, phase="first"), _row("rounds", later, phase="later")]
-        found += [_row("arrivals_lately", rate * self.windows.fast)]
+        found += [_row("arrivals_fast", rate * self.windows.fast)]
         for index in range(1, self.sessions.rounds + 1):
             found.append(_row("index", first * index, le=f"{index}.0"))
         found += [_row("index", every, le="+Inf"), _row("index_sum", every * (self.sessions.rounds + 1) / 2)]

@@ -37,7 +37,7 @@ class Sample:
     at: datetime
     seen: bool
     rate: Mean | None = None
-    lately: float | None = None
+    fast_rate: float | None = None
     """Lower confidence end of the sessions per second in the fast window, without refused ones."""
     begun: float = 0.0
     """Sessions per second whose first round arrived."""
@@ -148,8 +148,8 @@ class History:
             return None
         begin = newest.at - timedelta(seconds=seconds)
         rates = [s.rate.value for s in self.samples if s.rate is not None and s.at > begin]
-        if rates and newest.lately is not None:
-            rates.append(newest.lately)
+        if rates and newest.fast_rate is not None:
+            rates.append(newest.fast_rate)
         return max(rates, default=None)
 
 
@@ -167,7 +167,7 @@ def sample_of(observation: Observation, *, attainment: float, min_samples: int, 
         at=observation.at,
         seen=True,
         rate=_rate(load, observation.window_s),
-        lately=_lately(load, observation.fast_window_s, min_samples),
+        fast_rate=_fast_rate(load, observation.fast_window_s, min_samples),
         begun=load.session_rate,
         figures={name: mean for name, mean in means.items() if mean is not None},
         ttft_s=max(ttfts, default=None),
@@ -223,9 +223,9 @@ def _rate(load: ObservedWorkload, window_s: float) -> Mean:
     return Mean(offered, count, 1 / math.sqrt(max(1, count)))
 
 
-def _lately(load: ObservedWorkload, fast_window_s: float, min_samples: int) -> float | None:
+def _fast_rate(load: ObservedWorkload, fast_window_s: float, min_samples: int) -> float | None:
     """Return the lower confidence end of the fast window's rate."""
-    count = load.sessions_lately
+    count = load.fast_sessions
     if count is None or count < min_samples or fast_window_s <= 0:
         return None
     return max(0.0, count - CONFIDENCE * math.sqrt(count)) / fast_window_s
@@ -242,7 +242,7 @@ def _numbers(observation: Observation) -> bool:
     if load is None or slo is None:
         return False
     figures: list[float | None] = [load.session_rate, load.round_rate, load.refused_rate, float(load.sessions)]
-    figures.append(load.sessions_lately)
+    figures.append(load.fast_sessions)
     for spread in (*(getattr(load, name) for name in FIGURES), *load.fast_lengths.values()):
         if spread is not None:
             figures += [

@@ -94,7 +94,7 @@ class ObservedWorkload:
     """Tokens of an answer."""
     gap_s: Spread | None
     """Seconds between an answer and the session's next round."""
-    sessions_lately: int | None = None
+    fast_sessions: int | None = None
     """First rounds that arrived in the fast window, which reacts faster to a changed rate."""
     fast_lengths: Mapping[str, Spread] = field(default_factory=lambda: MappingProxyType({}))
     """``first_prompt``, ``increment`` and ``decode`` of the fast window, those with samples."""

@@ -120,7 +120,7 @@ def _workload(scope: str, windows: Windows) -> dict[str, str]:
     refused = _selector(scope, f'reason=~"{_REFUSED}"')
     return {
         "arrivals": _increase("weft_router_arrivals_total", every, whole, "phase"),
-        "arrivals_lately": _increase("weft_router_arrivals_total", first, windows.fast),
+        "arrivals_fast": _increase("weft_router_arrivals_total", first, windows.fast),
         "rounds": _increase("weft_router_rounds_total", every, whole, "phase"),
         "refused": _increase("weft_router_rejected_total", refused, whole),
         **_histogram("index", "weft_router_round_index", every, whole),

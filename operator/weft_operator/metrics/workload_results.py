@@ -44,7 +44,7 @@ def workload_of(found: Sequence[Series], seconds: float) -> ObservedWorkload:
         increment=lengths["increment"],
         decode=lengths["decode"],
         gap_s=_spread(found, "gap", "weft_router_round_gap_seconds"),
-        sessions_lately=next((round(one.value) for one in found if one.figure == "arrivals_lately"), None),
+        fast_sessions=next((round(one.value) for one in found if one.figure == "arrivals_fast"), None),
         fast_lengths=_fast_lengths(found),
     )
 

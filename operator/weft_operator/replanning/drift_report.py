@@ -24,7 +24,7 @@ def has_risen(judged: Mapping[str, float] | None, newest: Sample | None) -> bool
     """Return whether the newest sample's rate is above the old one by more than ``RISE``, with 95 % confidence."""
     if not judged or "rate" not in judged or newest is None or newest.rate is None:
         return False
-    return max(_lower_end(newest.rate), newest.lately or 0.0) > judged["rate"] * (1 + RISE)
+    return max(_lower_end(newest.rate), newest.fast_rate or 0.0) > judged["rate"] * (1 + RISE)
 
 
 def has_grown(judged: Mapping[str, float] | None, newest: Sample | None, *, tolerance: float) -> bool:
@@ -33,7 +33,7 @@ def has_grown(judged: Mapping[str, float] | None, newest: Sample | None, *, tole
         return False
     lower_ends: dict[str, float] = {name: _lower_end(mean) for name, mean in newest.figures.items()}
     if newest.rate is not None:
-        lower_ends["rate"] = max(_lower_end(newest.rate), newest.lately or 0.0)
+        lower_ends["rate"] = max(_lower_end(newest.rate), newest.fast_rate or 0.0)
     return any(value > judged[name] * (1 + tolerance) for name, value in lower_ends.items() if name in judged)
 
 
