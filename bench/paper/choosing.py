@@ -18,7 +18,7 @@ from weft_core.plan import PlannedGroup
 from weft_core.policies.registry import MODES
 from weft_core.policies.routing.weft import STATISTICS
 from weft_core.slo import Reading
-from weft_planner.evaluation.candidates import Candidate, runnable_policies
+from weft_planner.evaluation.candidates import Candidate, chosen_modes, runnable_policies
 from weft_planner.evaluation.goodput_search import STEP, Finalist, finalists, goodputs
 from weft_planner.evaluation.trials import Trials
 from weft_planner.plan.solve import solve
@@ -94,6 +94,11 @@ def request(cell: Cell, setting: Setting, reading: Reading, *, rate: float) -> R
 def _changed(efficiency: Efficiency) -> Mapping[str, float]:
     default = asdict(Efficiency())
     return {RENAMED[name]: value for name, value in asdict(efficiency).items() if value != default[name]}
+
+
+def mode_by_default(cell: Cell, setting: Setting, reading: Reading) -> str:
+    """Return the first of the modes that a plan chooses from where a service names none."""
+    return chosen_modes(request(cell, setting, reading, rate=1.0))[0]
 
 
 def best_mode(cell: Cell, setting: Setting, reading: Reading, *, rate: float) -> PolicyChoice:

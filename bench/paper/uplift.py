@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.paper.cells import Cell, Length, Setting
-from bench.paper.choosing import best_mode, best_plan, name_of, rung, weft
+from bench.paper.choosing import best_mode, best_plan, mode_by_default, name_of, rung, weft
 from bench.paper.goodputs import READINGS, Bench, Carried
 
 from weft_core.efficiency import Efficiency
@@ -21,7 +21,8 @@ FIRST_GUESS = 2.0
 class Score:
     """One cell, setting and reading: sessions per second of each contender; None where none holds the goal.
 
-    ``chosen`` runs the mode that the planner chose on the published layout, ``planned`` the planner's own layout.
+    ``chosen`` runs the mode that the planner chose on the published layout, ``planned`` the planner's own layout, and
+    ``default`` the mode of a service that names none, on the published one.
     """
 
     cell: str
@@ -33,6 +34,8 @@ class Score:
     mode: str
     planned: Carried | None = None
     plan: str = ""
+    default: Carried | None = None
+    default_mode: str = ""
 
     def ratio(self, contender: str) -> float:
         """Return a contender's goodput over AMPD's: infinite where only AMPD's is nothing, NaN where both are."""
@@ -103,11 +106,15 @@ def _scores(benches: Sequence[Bench], name: str, reading: Reading, *, plan_too: 
         if mode is None:
             mode = best_mode(cell, setting, reading, rate=rung(known))
         chosen = carried(cell.layout, mode, 2 * known)
-        planned, plan = None, ""
+        planned, plan, default, default_mode = None, "", None, ""
         if plan_too and bench is benches[0]:
             choice = best_plan(cell, setting, reading, rate=rung(known))
             planned, plan = carried(choice.layout, choice.policy, 2 * known), str(choice)
-        yield Score(str(cell), setting.name, name, ampd, mine, chosen, name_of(mode), planned, plan)
+            default_mode = mode_by_default(cell, setting, reading)
+            default = carried(cell.layout, weft(default_mode, reading), 2 * known)
+        yield Score(
+            str(cell), setting.name, name, ampd, mine, chosen, name_of(mode), planned, plan, default, default_mode
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ Cell by cell, {first}; ± is half of the 95 % interval over seeds:
 """
 
 PLANNED = """
+With the mode of a service that names none, on the published layouts: {default}.
+
 With layout, kind and mode chosen by the planner on the same GPUs: {figures} (aim: 3 on mean ITL).
 """
 
@@ -103,7 +105,7 @@ program (form A), which makes the larger share least, and by the sum of both. Th
 planned. Equal to the paper's, of 12:
 
 {rates}
-Best, {hits} of 12, by the {objective}; {setting}, {best:g} sessions/s:
+What ships is form A with the engine as it is: the first line. At {rate:g} sessions/s it has {hits} of {cells}:
 
 {table}
 A match proves little: the rule "half of the GPUs each, at the largest degree" gets {simple} of 12 without any model of
