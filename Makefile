@@ -123,7 +123,7 @@ soak: $(STAMP) ## Run a router under 24 clients, cancels and kills and fail if i
 	@$(PY) -m weft_router_tests.soak --seconds $(or $(DURATION),900) --composition $(or $(COMPOSITION),standalone)
 
 .PHONY: test-agreement
-test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: three loads, two policies, and slices at one (6 minutes)
+test-agreement: $(STAMP) ## Hold the simulator to what the live stack does: three loads, three policies, and slices at one (7 minutes)
 	@WEFT_AGREEMENT=1 $(PY) -m pytest -q e2e/weft_e2e_tests/test_agreement_stack.py
 
 .PHONY: test-clients

@@ -2,7 +2,8 @@
 
 For each policy a whole stack runs on loopback (coordinator, sidecars, mock engines, Redis). The very sessions that are
 simulated are held with it, at shares of the capacity that the simulator finds: the rate at which 9 sessions of 10 meet
-the SLO. Both sides are judged by the same code. What is predicted is the mean of ten runs that differ by milliseconds;
+the SLO. Both sides are judged by the same code. What is predicted is the mean of ten runs that differ by milliseconds,
+under policies that choose at random of 40, and a measurement may then be as far off as single ones of these are apart;
 what routers and client add to a lone round's TTFT is measured first and added. The targets hold for P95 TTFT, mean ITL
 and attainment; the other columns tell more. Exit status 1 when a target is missed.
 """

@@ -119,6 +119,17 @@ def test_what_took_longer_disagrees_by_name(predicted: Outcome) -> None:
     ]
 
 
+def test_a_policy_that_chooses_at_random_may_be_as_far_off_as_its_own_runs_are_apart(predicted: Outcome) -> None:
+    runs = [replace(predicted, ttft=predicted.ttft * factor) for factor in (0.7, 0.9, 1.0, 1.1, 1.3)]
+    far = replace(predicted, ttft=predicted.ttft * 1.35)
+    assert [figure.name for figure in compare(runs, far, policy="x", load=0.5, overhead_s=0.0).disagreements]
+    one = compare(runs, far, policy="x", load=0.5, overhead_s=0.0, scattered=True)
+    assert one.figures[0].agrees
+    assert one.figures[0].scatter == pytest.approx(1.96 * 0.2236, rel=0.01)
+    farther = replace(predicted, ttft=predicted.ttft * 1.6)
+    assert not compare(runs, farther, policy="x", load=0.5, overhead_s=0.0, scattered=True).figures[0].agrees
+
+
 def test_the_routers_own_time_is_part_of_the_prediction(predicted: Outcome) -> None:
     late = replace(predicted, ttft=predicted.ttft + 0.2)
     assert compare([predicted], late, policy="x", load=0.5, overhead_s=0.0).disagreements

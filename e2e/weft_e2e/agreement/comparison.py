@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import hypot
+from statistics import stdev
 
 from weft_planner.simulation import Outcome, Summary, summarise
 
@@ -9,17 +11,24 @@ TTFT_WITHIN = 0.15
 ITL_WITHIN = 0.15
 ATTAINMENT_WITHIN = 0.05
 """How far a measurement may lie from its prediction: shares of P95 TTFT and mean ITL, and a share of the sessions."""
+SIGMAS = 1.96
+"""Within so many standard deviations of their mean lie 95 % of single runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of both sides: seconds, or a share of all sessions where ``share`` is set."""
+    """One figure of both sides: seconds, or a share of all sessions where ``share`` is set.
+
+    ``scatter`` is how far single runs of the simulator lie from ``predicted``, their mean, with 95 % probability, in
+    the unit of ``within``: a measurement is one run, and a policy that chooses at random takes each run another way.
+    """
 
     name: str
     predicted: float
     measured: float
     within: float
     share: bool = False
+    scatter: float = 0.0
 
     @property
     def off(self) -> float:
@@ -29,7 +38,7 @@ class Figure:
     @property
     def agrees(self) -> bool:
         """Return whether the measurement is as near as it has to be; what is no number is not."""
-        return abs(self.off) <= self.within
+        return abs(self.off) <= hypot(self.within, self.scatter)
 
     def __str__(self) -> str:
         """Say both sides and how far they are apart."""
@@ -40,7 +49,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One policy at one load: what has to agree (``figures``), and what is told beside it (``others``).
+    """One policy at one load: what has to agree (``figures``), and what is shown beside it (``others``).
 
     ``load`` is a share of the simulated capacity, ``rate`` in sessions per second; ``overhead_s`` was added to every
     predicted TTFT; ``starved`` says why the machine may have spoilt the measurement, ``waited_s`` how long a round's
@@ -80,13 +89,21 @@ def compare(
     others: tuple[Figure, ...] = (),
     starved: tuple[str, ...] = (),
     waited_s: float | None = None,
+    scattered: bool = False,
 ) -> Comparison:
-    """Compare runs of the simulator with one measurement of the same sample; ``others`` are told, too."""
-    simulated = summarise([replace(outcome, ttft=outcome.ttft + overhead_s) for outcome in predicted])
+    """Compare runs of the simulator with one measurement of the same sample; ``others`` are shown, too.
+
+    ``scattered``: the policy chooses at random, so that single runs count with their scatter.
+    """
+    runs = [replace(outcome, ttft=outcome.ttft + overhead_s) for outcome in predicted]
+    simulated = summarise(runs)
     live = summarise([measured])
+    singles = [summarise([one]) for one in runs] if scattered else []
 
     def both(name: str, value: Callable[[Summary], float], *, within: float, share: bool = False) -> Figure:
-        return Figure(name, value(simulated), value(live), within, share)
+        mean = value(simulated)
+        apart = SIGMAS * stdev(map(value, singles)) if singles else 0.0
+        return Figure(name, mean, value(live), within, share, apart if share else apart / mean)
 
     return Comparison(
         policy=policy,

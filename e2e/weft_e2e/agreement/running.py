@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 PREDICTION_SEEDS = 10
 """Simulated runs whose mean is the prediction."""
+RANDOM = ("ampd", "fixed-x")
+RANDOM_SEEDS = 40
+"""Policies that choose at random, and simulated runs that tell how far single ones are apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ class Study:
             capacity = self.scenario.capacity(policy)
             for load in loads:
                 sample = self.scenario.sample(rate=load * capacity, rounds=self.rounds, seed=self.seed)
-                found[policy, load] = self.scenario.predict(policy, sample, seeds=PREDICTION_SEEDS)
+                seeds = RANDOM_SEEDS if policy in RANDOM else PREDICTION_SEEDS
+                found[policy, load] = self.scenario.predict(policy, sample, seeds=seeds)
         return found
 
 
@@ -111,6 +115,7 @@ async def _measured(
             others=(Figure("a remote prefill's turn", turn_s, measured.turn_s, TTFT_WITHIN),),
             starved=measured.starved,
             waited_s=measured.waited_s,
+            scattered=policy in RANDOM,
         )
 
     first = await once(0)
