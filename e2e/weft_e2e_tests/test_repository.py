@@ -109,3 +109,11 @@ def _anchors(text: str) -> set[str]:
     plain = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     titles = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ +(.+)$", plain, re.MULTILINE))
     return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_figures_of_the_readme_are_those_of_the_page_of_figures() -> None:
+    claims = (ROOT / "README.md").read_text().split("**Why Weft**")[1].split("## ")[0]
+    figures = (ROOT / "docs/figures.md").read_text()
+    numbers = re.findall(r"\d+(?:[.,]\d+)+|\d+(?= (?:ms|requests|models|streams))", claims)
+    assert len(numbers) >= 8
+    assert [number for number in numbers if not re.search(rf"(?<![\d.,]){re.escape(number)}", figures)] == []
