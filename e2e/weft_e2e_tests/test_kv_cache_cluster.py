@@ -1,7 +1,11 @@
 """KV cache tiers on a real cluster: the example serves, loads what was evicted, and says what is wrong with a tier."""
 
 import json
+import os
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,6 +19,7 @@ from weft_e2e.metrics import growth
 from weft_e2e.replay.client import Target
 from weft_e2e.scenarios.installed import Installed
 from weft_e2e.scenarios.manifests import changed
+from weft_e2e.scenarios.weights import shared_folder
 from weft_e2e.service import Service
 from weft_e2e_tests.test_service_cluster import READY_S, applied, apply, becomes
 from weft_mock.tokenizer import filler
@@ -30,6 +35,9 @@ CAPACITY = 10_240
 OTHERS = 8
 """Prompts of other sessions, which together are larger than a GPU's cache."""
 LARGE = "too-large"
+UNAVAILABLE = {"type": "vllm", "image": "registry.invalid/vllm:0"}
+"""An engine that never starts; the sidecars of its pods do."""
+DISK = 2**30
 
 
 def example(name: str) -> Object:
@@ -72,9 +80,14 @@ def reason_of(service: Service) -> str:
     return "" if found is None else found.reason
 
 
+def ask_router(weft: Installed, namespace: str, pod: str, path: str) -> str:
+    """Return a page of a worker's sidecar, which answers before its engine does."""
+    words = ("exec", "-n", namespace, pod, "-c", "router", "--", "python", "-m", "weft_router.ask", path)
+    return weft.kube.kubectl(*words).stdout
+
+
 def test_evicted_history_is_loaded_and_a_tier_that_is_too_large_is_named(weft: Installed, namespace: str) -> None:
-    engine = {"type": "vllm", "image": "registry.invalid/vllm:0"}
-    large = apply(weft, namespace, changed(example(LARGE), "spec.engine", engine))
+    large = apply(weft, namespace, changed(example(LARGE), "spec.engine", UNAVAILABLE))
 
     mock = {"type": "mock", "mock": {"kvCapacityTokens": CAPACITY}, "kvTransfer": {"bidirectional": False}}
     service = applied(weft, namespace, changed(example("tiered"), "spec.engine", mock))
@@ -96,8 +109,7 @@ def test_evicted_history_is_loaded_and_a_tier_that_is_too_large_is_named(weft: I
     assert grown.total("weft_mock_prefilled_tokens_total") < 2 * (MORE + 100), "nothing but the new tokens is computed"
     assert grown.total("weft_router_history_tokens_total", kind="recomputed") < 100
     pod = next(pod["metadata"]["name"] for pod in workers if pod["metadata"]["labels"]["weft.dev/role"] == "decode")
-    words = ("exec", "-n", namespace, pod, "-c", "router", "--", "python", "-m", "weft_router.ask")
-    page = json.loads(weft.kube.kubectl(*words, "/debug/sessions?sort=rounds&n=1").stdout)
+    page = json.loads(ask_router(weft, namespace, pod, "/debug/sessions?sort=rounds&n=1"))
     assert page["total"] == OTHERS + 1
     assert page["sessions"][0]["rounds"] == 2
 
@@ -116,3 +128,56 @@ def test_evicted_history_is_loaded_and_a_tier_that_is_too_large_is_named(weft: I
     shared = [volume["emptyDir"]["sizeLimit"] for volume in volumes]
     assert len(shared) == len(specs) == 2
     assert all(bytes_of(limit) > size for limit in shared), shared
+
+
+@contextmanager
+def volumes(weft: Installed, storage_class: str, folder: Path, *, count: int) -> Iterator[None]:
+    """Offer the claims of a storage class volumes in a folder that all nodes see."""
+    names = [f"{storage_class}-{k}" for k in range(count)]
+    for name in names:
+        (folder / name).mkdir()
+        (folder / name).chmod(0o777)
+        spec = {
+            "capacity": {"storage": DISK},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": storage_class,
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": str(folder / name), "type": "Directory"},
+        }
+        volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+        weft.kube.kubectl("apply", "-f", "-", input=json.dumps(volume))
+    try:
+        yield
+    finally:
+        weft.kube.kubectl("delete", "pv", *names, "--wait=false", check=False)
+
+
+def test_the_sidecar_of_a_disk_deletes_what_is_more_than_the_tier(weft: Installed, namespace: str) -> None:
+    assert weft.local is not None, "the volumes are folders of this machine: run on a local cluster"
+    storage_class = f"{namespace}-disks"
+    with shared_folder() as folder, volumes(weft, storage_class, folder, count=2):
+        disk = {"size": "1Gi", "storageClassName": storage_class}
+        manifest = changed(changed(example("on-disk"), "spec.engine", UNAVAILABLE), "spec.kvCache.disk", disk)
+        manifest = changed(manifest, "spec.kvCache.cpu", {"size": "1Gi"})
+        service = apply(weft, namespace, manifest)
+        becomes(
+            lambda: len(list(folder.rglob(".in-use"))) == 2,
+            what="a folder of each worker's own on its disk",
+            timeout_s=READY_S,
+        )
+        of_worker = next(folder.rglob(".in-use")).parent
+        old, new = of_worker / "old.bin", of_worker / "new.bin"
+        for file, age in ((old, 600.0), (new, 0.0)):
+            file.touch()
+            os.truncate(file, DISK * 3 // 4)
+            used = file.stat().st_mtime - age
+            os.utime(file, (used, used))
+        becomes(lambda: not old.exists(), what="the oldest file to be deleted", timeout_s=90.0)
+        assert new.exists()
+
+        def deleted() -> float:
+            pods = [pod["metadata"]["name"] for pod in service.pods() if WORKER_LABEL in pod["metadata"]["labels"]]
+            pages = {pod: ask_router(weft, namespace, pod, "/metrics") for pod in pods}
+            return growth({}, pages).total("weft_router_kv_disk_deleted_bytes_total")
+
+        becomes(lambda: deleted() == DISK * 3 // 4, what="the deleted bytes in the metrics", timeout_s=30.0)

@@ -18,11 +18,13 @@ from weft_e2e.scenarios.installed import Installed
 from weft_e2e.scenarios.manifests import changed, small_service
 from weft_e2e.service import component_of
 from weft_e2e_tests.test_service_cluster import READY_S, answers_are_right, applied, patch, under_load
-from weft_operator.api.objects import WORKER_LABEL
+from weft_operator.api.objects import ROLE_LABEL, WORKER_LABEL, labels_of
 
 # A guard against a test that hangs: every wait has a deadline of its own, and they add up to less.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
 
+BOTH = {"symmetric": ["both", "both"], "hybrid": ["both", "decode", "prefill"]}
+"""The roles of a worker on each GPU."""
 SESSIONS = (PlannedSession("one", 0.0, FOUR_ROUNDS.rounds), PlannedSession("two", 0.0, FOUR_ROUNDS.rounds))
 
 
@@ -111,3 +113,27 @@ def test_a_service_loses_its_prefill_workers_under_load_and_serves_without(weft:
     check_tokens_computed_once(pages, after, transcript.records)
     flow = kv_flow(growth(pages, after))
     assert (flow.prefill_to_decode_bytes, flow.decode_to_prefill_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("layout", BOTH)
+def test_a_layout_with_workers_of_both_roles_is_planned_and_serves(
+    layout: str, weft: Installed, namespace: str
+) -> None:
+    roles = BOTH[layout]
+    manifest = small_service("shared", gpus=len(roles))
+    manifest = changed(manifest, "spec.capacity.pools", [{"name": "h20", "gpuType": "nvidia-h20", "degrees": [1]}])
+    service = applied(weft, namespace, changed(manifest, "spec.planning", {"layouts": [layout]}))
+
+    assert service.plan().layout == layout
+    workers = [pod for pod in service.pods() if WORKER_LABEL in labels_of(pod)]
+    assert sorted(labels_of(pod)[ROLE_LABEL] for pod in workers) == roles
+    use = service.object()["status"]["plan"]["predicted"]["use"]
+    assert {one["role"] for one in use} == set(roles)
+    before = service.metrics_pages()
+    with service.reachable() as target:
+        served = [asyncio.run(check_session_served(target, session=one, deadline_s=60)) for one in SESSIONS]
+    records = [record for transcript in served for record in transcript.records]
+    assert {record.worker for record in records} <= {
+        labels_of(pod)[WORKER_LABEL] for pod in workers if labels_of(pod)[ROLE_LABEL] != "prefill"
+    }
+    check_tokens_computed_once(before, service.metrics_pages(), records)
