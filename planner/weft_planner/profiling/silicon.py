@@ -112,11 +112,14 @@ def release(tables: Tables) -> str:
 
 
 @contextmanager
-def compiler(model: ModelDimensions, tables: Tables, config: Mapping[str, object] | None = None) -> Iterator[Compile]:
+def compiler(
+    model: ModelDimensions, tables: Tables, config: Mapping[str, object] | None = None, *, nextn: int = 0
+) -> Iterator[Compile]:
     """Give what compiles a model for a degree.
 
     ``config`` is the model's config.json; without one the package's own is taken that has the same dimensions, or one
-    that the dimensions of a plain dense model make up.
+    that the dimensions of a plain dense model make up. ``nextn`` is the package's word for the tokens that the model's
+    next-token-prediction layers draft: decode steps verify them (not with DeepEP's kernels).
 
     Raises:
         SiliconError: the package is not installed, or the model needs a config.json.
@@ -151,6 +154,7 @@ def compiler(model: ModelDimensions, tables: Tables, config: Mapping[str, object
                     attention_dp_size=parts.dp,
                     moe_tp_size=1 if parts.ep else parts.expert_gpus,
                     moe_ep_size=parts.expert_gpus if parts.ep else 1,
+                    nextn=nextn,
                     **precision,
                 )
             except _ERRORS as error:
