@@ -16,6 +16,8 @@ from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import DnsLabel, ObjectName, ResourceName, Role
 from weft_operator.api.scheduling import Topology
 
+CLIQUE = "nvidia.com/gpu.clique"
+"""The label by which NVIDIA's GPU feature discovery names the NVLink domain of a node."""
 Degree = Annotated[int, Field(ge=1, le=64)]
 LabelValue = Annotated[str, StringConstraints(max_length=63)]
 
@@ -156,6 +158,9 @@ class Pool(ApiModel):
     habana.ai/gaudi, aws.amazon.com/neuroncore; one aws.amazon.com/neuron is a chip and counts as 4 GPUs."""
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] = 8
     """GPUs of one node; a worker of a larger degree fills several nodes."""
+    gpus_per_rack: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """GPUs that NVLink joins over several nodes, a multiple of gpusPerNode: 72 in GB200 NVL72. Workers on several nodes
+    then lie in one rack, which topology.required names; nvidia.com/gpu.clique if absent."""
     degrees: (
         Annotated[list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})]
         | None
@@ -222,6 +227,13 @@ class Pool(ApiModel):
         return tuple(n for n in powers_of_two(self.gpus_per_node) if n % self.gpus_of_device == 0)
 
     @property
+    def rack_label(self) -> str | None:
+        """Return the node label whose value is a node's rack; None where NVLink ends at the node."""
+        if self.gpus_per_rack is None:
+            return None
+        return self.topology.required if self.topology is not None and self.topology.required else CLIQUE
+
+    @property
     def gpus_of_device(self) -> int:
         """Return for how many GPUs one of ``resource`` counts."""
         return CORES_OF_A_CHIP if self.resource in NEURON_CHIPS else 1
@@ -249,6 +261,21 @@ class Pool(ApiModel):
             lambda p: p.parallelism is not None or all(fits_nodes(d, p.gpus_per_node) for d in p.degrees or ()),
             culprit=lambda p: _on_nodes(p.degrees[_too_wide(p)], p.gpus_per_node),
             entry=_too_wide,
+        ),
+        Rule(
+            "!has(self.gpusPerRack) || self.gpusPerRack % self.gpusPerNode == 0",
+            "spec.capacity.pools.gpusPerRack: a rack has whole nodes; choose a multiple of gpusPerNode",
+            lambda p: p.gpus_per_rack is None or p.gpus_per_rack % p.gpus_per_node == 0,
+            culprit=lambda p: f"{p.gpus_per_rack} GPUs, nodes of {p.gpus_per_node}",
+        ),
+        Rule(
+            "!has(self.gpusPerRack) || (has(self.parallelism)"
+            " ? self.parallelism.all(p, p.tp * p.pp * p.dp <= self.gpusPerRack)"
+            " : !has(self.degrees) || self.degrees.all(d, d <= self.gpusPerRack))",
+            "spec.capacity.pools.gpusPerRack: a worker lies in one rack; choose degrees and parallelism of at most "
+            "gpusPerRack GPUs",
+            lambda p: p.gpus_per_rack is None or all(gpus_of(n) <= p.gpus_per_rack for n in p.named_degrees or ()),
+            culprit=lambda p: ", ".join(str(n) for n in p.named_degrees or () if gpus_of(n) > p.gpus_per_rack),
         ),
         Rule(
             "!has(self.gpusFromClaims) || !self.gpusFromClaims || (has(self.resourceClaims) && (has(self.parallelism)"
