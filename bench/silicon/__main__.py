@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from bench.silicon.speculation import section
 from bench.silicon.tables import KINDS, Floats, Passes, passes
 
 from weft_core.analytic import derive_profile
@@ -94,7 +95,7 @@ def page(errors: Errors, models: Models) -> str:
             lines.append(f"| {gpu} | {engine} | {count} | {cells} |")
         every = np.concatenate(whole)
         lines += [f"| all | | | | | | {_cell(every)} of {len(every):,} passes |", ""]
-    return "\n".join(lines)
+    return "\n".join((*lines, *section()))
 
 
 def main() -> None:

@@ -8,6 +8,8 @@ from weft_core.dimensions import ModelDimensions
 from weft_core.parallelism import Degree, degree_of, gpus_of, parallelism_of
 from weft_core.spans import MAX_NODES, fits_nodes
 
+JOINED_GPUS = 8
+"""GPUs over which tensors are split where NVLink joins several nodes: those of the usual node."""
 LONGEST_TEXT = 9
 """Letters that ``str`` of one of these takes at most: tp32dp2ep."""
 
@@ -18,29 +20,34 @@ def powers_of_two(most: int) -> tuple[int, ...]:
 
 
 def candidate_strategies(
-    model: ModelDimensions, *, node_gpus: int, holds: Callable[[Degree], bool]
+    model: ModelDimensions, *, node_gpus: int, holds: Callable[[Degree], bool], rack_gpus: int = 0
 ) -> tuple[Degree, ...]:
     """Return strategies for a model on nodes of ``node_gpus`` GPUs, in order; empty: none up to 64 GPUs holds it.
 
     ``holds`` says whether a worker of a strategy has room for its part of the model and for the context.
+    ``rack_gpus`` are those that NVLink joins over several nodes; 0: it ends at the node. Up to 8 of them count as a
+    node here.
 
     * By tensors alone: powers of two within a node. Links between nodes are too slow for all-reduces.
     * Of a mixture of experts also whole experts (``ep``), under attention by tensors, by ranks of one GPU and by ranks
       of two: on a node, and on the fewest GPUs within it that hold the model. Ranks do not repeat KV heads and latents.
-    * Where such a model needs a whole node, ranks over two nodes too: weights leave more room for KV there.
+    * Where such a model needs a whole node, ranks over two nodes too: weights leave more room for KV there. In a rack
+      ranks over twice and four times as many GPUs, whatever the model needs.
     * On several nodes, by tensors, by a stage for each node, or by experts, only where no node holds the model: on the
       fewest, of 2, 4 and 8.
     """
-    in_node = [n for n in powers_of_two(node_gpus) if holds(n)]
-    largest = powers_of_two(node_gpus)[-1]
+    joined = max(node_gpus, min(rack_gpus, JOINED_GPUS))
+    in_node = [n for n in powers_of_two(joined) if holds(n)]
+    largest = powers_of_two(joined)[-1]
     found: list[Degree] = [*in_node]
     if model.experts > 1:
         least = min(in_node, default=largest)
         sizes = sorted({least, largest} - {1})
         found += [degree for size in sizes for degree in _with_experts(size) if holds(degree)]
-        if found and least == node_gpus > 1:
-            wide = (degree_of(dp=2 * node_gpus, ep=True), degree_of(tp=2, dp=node_gpus, ep=True))
-            found += [degree for degree in wide if 2 * node_gpus <= LARGEST_DEGREE and holds(degree)]
+        widths = (2 * largest, 4 * largest) if rack_gpus else (2 * node_gpus,) if least == node_gpus > 1 else ()
+        for gpus in widths if found else ():
+            wide = (degree_of(dp=gpus, ep=True), degree_of(tp=2, dp=gpus // 2, ep=True))
+            found += [degree for degree in wide if gpus <= LARGEST_DEGREE and holds(degree)]
     nodes = 2
     while not found and nodes * node_gpus <= LARGEST_DEGREE:
         found = [degree for degree in _over_nodes(model, node_gpus, nodes) if holds(degree)]

@@ -42,6 +42,15 @@ def test_a_mixture_that_needs_a_node_has_ranks_over_two() -> None:
     assert _texts(found) == ["8", "tp8ep", "dp8ep", "tp2dp4ep", "dp16ep", "tp2dp8ep"]
 
 
+def test_ranks_and_tensors_go_over_the_nodes_of_a_rack() -> None:
+    found = candidate_strategies(R1, node_gpus=4, rack_gpus=72, holds=lambda degree: gpus_of(degree) >= 4)
+    assert [n for n in found if isinstance(n, int)] == [4, 8]
+    assert {str(n) for n in found if gpus_of(n) > 8} == {"dp16ep", "tp2dp8ep", "dp32ep", "tp2dp16ep"}
+    dense = candidate_strategies(LLAMA, node_gpus=4, rack_gpus=72, holds=lambda degree: gpus_of(degree) >= 2)
+    assert dense == (2, 4, 8)
+    assert candidate_strategies(LLAMA, node_gpus=4, holds=lambda degree: gpus_of(degree) >= 2) == (2, 4)
+
+
 def test_stages_and_several_nodes_come_only_where_a_node_does_not_hold_the_model() -> None:
     dense = candidate_strategies(LLAMA, node_gpus=8, holds=lambda degree: gpus_of(degree) >= 12)
     assert _texts(dense) == ["16", "tp8pp2"]

@@ -57,6 +57,7 @@ def test_an_image_is_built_found_and_pushed(ref: str, registry: str, tmp_path: P
     assert not buildah.exists(ref)
     build_small(ref, tmp_path, "FROM scratch\nARG NAME\nCOPY word /word\nUSER 65532:65532\n")
     assert buildah.exists(ref)
+    assert 0 < buildah.megabytes(ref) < 1
     destination = f"docker://{registry}/team/weft-test:v1"
     buildah.push(ref, destination, options=["--tls-verify=false"], log=tmp_path / "push.log")
     config = pulled(registry, f"blobs/{pulled(registry, 'manifests/v1')['config']['digest']}")

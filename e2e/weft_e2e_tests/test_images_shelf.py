@@ -21,6 +21,7 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.held: set[str] = set()
+        self.size = 60.0
         self.built: list[str] = []
         self.contexts: dict[str, set[str]] = {}
         self.architectures: dict[str, str] = {}
@@ -34,6 +35,10 @@ class FakeStore:
     def remove(self, refs: list[str], *, log: Path) -> None:
         assert log.name == "prune.log"
         self.held -= set(refs)
+
+    def megabytes(self, ref: str) -> float:
+        assert ref in self.held
+        return self.size
 
     def exists(self, ref: str) -> bool:
         return ref in self.held
@@ -61,7 +66,7 @@ class FakeStore:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeStore:
     fake = FakeStore()
-    for verb in ("exists", "build", "push", "push_for_all", "names", "remove"):
+    for verb in ("exists", "megabytes", "build", "push", "push_for_all", "names", "remove"):
         monkeypatch.setattr(buildah, verb, getattr(fake, verb))
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     monkeypatch.setenv("WEFT_PYTHON_IMAGE", "base:1")
@@ -74,6 +79,18 @@ def test_an_unchanged_image_is_not_built_again(store: FakeStore) -> None:
     assert images.build(["weft-router", "weft-mock-engine"]) == first
     assert len(store.built) == 2
     assert images.refs(["weft-router", "weft-mock-engine"]) == first
+
+
+def test_an_image_above_its_limit_is_refused_also_when_it_is_there(store: FakeStore) -> None:
+    store.size = 501.0
+    for _ in range(2):
+        with pytest.raises(BuildFailedError, match=r"weft-operator:\w+ has 501 MB, and 500 are allowed"):
+            images.build(["weft-operator"])
+    assert len(store.built) == 1
+    images.build(["weft-operator"], silicon=True)
+    store.size = 651.0
+    with pytest.raises(BuildFailedError, match="has 651 MB, and 650 are allowed"):
+        images.build(["weft-operator"], silicon=True)
 
 
 def test_context_holds_the_hashed_files_and_the_dockerfile_only(store: FakeStore) -> None:

@@ -190,6 +190,19 @@ CLUSTER_CASES: tuple[Case, ...] = (
         words=("spec.capacity.pools[0].topology.required", "should match"),
     ),
     one_change(
+        "rack-of-half-nodes",
+        "spec.capacity.pools",
+        [{**POOL, "gpusPerNode": 8, "gpusPerRack": 12}],
+        rule="spec.capacity.pools.gpusPerRack: a rack has whole nodes; choose a multiple of gpusPerNode",
+    ),
+    one_change(
+        "worker-over-racks",
+        "spec.capacity.pools",
+        [{**POOL, "gpusPerNode": 4, "gpusPerRack": 16, "degrees": [8, 32]}],
+        rule="spec.capacity.pools.gpusPerRack: a worker lies in one rack; choose degrees and parallelism of at most "
+        "gpusPerRack GPUs",
+    ),
+    one_change(
         "topology-of-one-node",
         "spec.capacity.pools.0.topology",
         {"required": "kubernetes.io/hostname"},

@@ -12,6 +12,7 @@ from weft_operator_tests.scheduler_model import Node, fits
 from weft_operator_tests.valid import changed, service
 
 HOSTNAME, RACK = "kubernetes.io/hostname", "example.com/rack"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 LOOSE: Manifest = {"topologyKey": HOSTNAME, "maxSkew": 9, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
 OWN: list[Manifest] = [
@@ -79,6 +80,22 @@ def test_the_pods_of_a_worker_are_all_in_one_required_part_of_the_network(racks:
     ]
     schedule(pods(body)["demo-w8-0"], nodes, random.Random(seed))
     assert len({node.labels[RACK] for node in nodes if node.pods}) == 1
+
+
+def required(pool: Manifest) -> list[str]:
+    body = service()
+    body["spec"]["capacity"]["pools"][0] |= {"gpusPerRack": 72, **pool}
+    (pod, *_) = pods(body)["demo-w8-0"]
+    return [term["topologyKey"] for term in pod["spec"]["affinity"].get("podAffinity", {}).get(REQUIRED, ())]
+
+
+def test_a_worker_lies_in_one_rack_by_the_label_that_the_pool_names() -> None:
+    clique = "nvidia.com/gpu.clique"
+    assert required({}) == [clique]
+    assert required({"topology": {"preferred": RACK}}) == [clique]
+    assert required({"topology": {"required": RACK}}) == [RACK]
+    assert required({"topology": {"preferred": RACK, "scope": "service"}}) == [clique]
+    assert required({"topology": {"required": RACK, "scope": "service"}}) == [RACK]
 
 
 @settings(max_examples=40)

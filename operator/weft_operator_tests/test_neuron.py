@@ -47,6 +47,16 @@ def test_each_role_has_its_part_in_the_transfer(role: str, kv_role: str) -> None
     assert env["VLLM_USE_V1"] == "0"
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_one_worker_of_each_role_connects_as_any_number_does(role: str) -> None:
+    """The fork's static mode (kv_rank, kv_ip, the addresses of both in variables) would tie their restarts together."""
+    body = changed(neuron_service(), "spec.planning", {"prefill": {"max": 1}, "decode": {"max": 1}})
+    alone, many = container(role, body), container(role)
+    assert alone == many
+    assert json_of(alone, "kv-transfer-config").keys().isdisjoint({"kv_rank", "kv_parallel_size", "kv_ip"})
+    assert dict(alone.env).keys().isdisjoint({"NEURON_SEND_IP", "NEURON_RECV_IP"})
+
+
 def test_decode_workers_connect_to_the_port_after_the_one_that_routers_name() -> None:
     """The connector adds 1 to the port in a request's id, and prefill workers listen at the API's port plus 1."""
     (api,) = [int(arg.partition("=")[2]) for arg in container().args if arg.startswith("--port=")]

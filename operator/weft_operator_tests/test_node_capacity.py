@@ -100,6 +100,23 @@ def test_a_pod_takes_its_containers_with_sidecars_or_its_largest_start_up() -> N
     assert pod_gpus({"containers": [{}]}, GPU) == 0
 
 
+def test_racks_count_their_wholly_free_nodes_by_a_label() -> None:
+    rack = "nvidia.com/gpu.clique"
+    nodes = [node(f"{r}{i}", 4, labels={rack: r}) for r, size in (("x", 3), ("y", 2)) for i in range(size)]
+    nodes += [node("none", 4), node("cordoned", 4, labels={rack: "x"}, unschedulable=True)]
+    of_racks = pool(gpus_per_node=4, gpus_per_rack=72)
+    found = capacity_of((of_racks,), nodes, [pod("x0", 1)], service=DEMO)
+    assert found.racks == {"a": (2, 2)}
+    assert found.free == {"a": (4, 4, 4, 4, 4, 3)}
+    assert not found.notes
+    named = pool(gpus_per_node=4, gpus_per_rack=72, topology={"required": "example.com/rack"})
+    other = capacity_of((named,), nodes, [], service=DEMO)
+    assert other.racks == {"a": ()}
+    assert "no node of pool a has the label example.com/rack" in other.notes[0]
+    asked = with_nodes_and_plan({"capacity": {"gpus": 16, "pools": [{"name": "a"}]}}, found, None)
+    assert asked["capacity"]["pools"] == [{"name": "a", "nodes": [4, 4, 4, 4, 4, 3], "racks": [2, 2]}]
+
+
 def test_free_gpus_and_what_runs_do_not_change_the_question() -> None:
     request = {"capacity": {"gpus": 16, "pools": [{"name": "a"}, {"name": "b"}]}}
     asked = with_nodes_and_plan(request, NodeCapacity(total=16, free={"a": (8, 4)}), record())

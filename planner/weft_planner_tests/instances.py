@@ -18,7 +18,6 @@ from weft_planner.programs.enumeration import assign_load, best_layouts
 from weft_planner.programs.group_options import GroupOption, LayoutPair, PlanLimits, keeps_limits, objective_value
 from weft_planner.programs.mixed import LoadLevel, MixedLayout, WorkerOption
 from weft_planner.programs.pairs import feasible
-from weft_planner.programs.placement import slots
 from weft_planner.programs.program import Program
 
 POOLS = ("a", "b")
@@ -33,6 +32,12 @@ def limits_of(rng: random.Random, *, largest: int, degrees: tuple[int, ...]) -> 
         return rng.random() < share
 
     nodes = {pool: [rng.randint(2, 8) for _ in range(rng.randint(1, max(1, largest // 5)))] for pool in POOLS}
+    node_gpus: dict[str, int] = {}
+    racks: dict[str, list[int]] = {}
+    if sometimes(0.4) and 3 not in degrees:  # workers of two and four nodes, in racks
+        node_gpus = dict.fromkeys(POOLS, 2 if largest > 8 else 1)
+        nodes = {pool: [min(size, node_gpus[pool]) for size in sizes] for pool, sizes in nodes.items()}
+        racks = {pool: _racks(rng, sum(size == node_gpus[pool] for size in nodes[pool])) for pool in POOLS}
     current: dict[tuple[WorkerRole, str, Degree], int] = {}
     if sometimes(0.5):
         current = {("prefill", "a", rng.choice(degrees)): 2, ("decode", rng.choice(POOLS), rng.choice(degrees)): 1}
@@ -51,7 +56,17 @@ def limits_of(rng: random.Random, *, largest: int, degrees: tuple[int, ...]) -> 
         budget=rng.choice([20.0, 60.0]) if sometimes(0.3) else None,
         current=current,
         inertia=rng.choice([0.0, 0.01]) if current else 0.0,
+        node_gpus=node_gpus,
+        racks=racks,
     )
+
+
+def _racks(rng: random.Random, nodes: int) -> list[int]:
+    """Return how many of the nodes lie in each of some racks."""
+    racks = [0] * rng.randint(1, 3)
+    for _ in range(nodes):
+        racks[rng.randrange(len(racks))] += 1
+    return racks
 
 
 def candidates_of(rng: random.Random, role: Role, degrees: tuple[int, ...]) -> list[GroupOption]:
@@ -137,8 +152,7 @@ def best_mixed(
 ) -> list[MixedLayout]:
     """Return up to ``count`` feasible layouts of form B by rising score, from every count of every kind."""
     ranges = [
-        range(min(slots(limits.nodes[k.pool], gpus_of(k.degree)), limits.gpus_of(k.pool) // gpus_of(k.degree)) + 1)
-        for k in kinds
+        range(min(limits.room_for(k.pool, k.degree), limits.gpus_of(k.pool) // gpus_of(k.degree)) + 1) for k in kinds
     ]
     found = []
     for counts in product(*ranges):

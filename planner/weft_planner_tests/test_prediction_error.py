@@ -1,5 +1,7 @@
 """Plans that allow for wrong predictions: shorter slices are tried, and the worse of two runs counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from weft_planner.evaluation.candidates import (
 )
 from weft_planner.evaluation.trials import Trials, options_of
 from weft_planner.programs.inputs import prepare_inputs
+from weft_planner.request.engines import default_chunk
 from weft_planner.request.parts import EngineRole
 from weft_planner.request.reading import Request
 from weft_planner.simulation import AMPD, SimulationError
@@ -120,6 +123,32 @@ def test_routers_send_the_slices_of_weft_and_engines_make_their_own() -> None:
     assert (weft.chunked, weft.slice_turn_s) == (None, SLICE_OVERHEAD_S)
     other = options_of(engine, Candidate("disaggregated", GROUPS, AMPD))
     assert (other.chunked, other.slice_turn_s) == (True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "tokens"),
+    [
+        ("vllm", "nvidia-h100", 8192),
+        ("vllm", "nvidia-a100-80", 2048),
+        ("vllm", "nvidia-l40s", 2048),
+        ("vllm", "nvidia-h100-mig-3g.40gb", 2048),
+        ("vllm", "mine", 8192),
+        ("sglang", "nvidia-l40s", 8192),
+    ],
+)
+def test_an_engines_own_chunks_are_its_default_for_the_gpu(engine: str, gpu: str, tokens: int) -> None:
+    assert default_chunk(engine, gpu) == tokens
+
+
+def test_chunks_follow_the_gpu_that_decodes() -> None:
+    plain = erring(0.0)
+    capacity = plain.capacity.model_copy(
+        update={"pools": tuple(p.model_copy(update={"gpu_type": "nvidia-l40s"}) for p in plain.capacity.pools)}
+    )
+    engine = plain.engine.model_copy(update={"type": "vllm"})
+    groups = tuple(replace(group, pool=capacity.pools[0].name) for group in GROUPS)
+    case = Candidate("disaggregated", groups, AMPD)
+    assert options_of(plain.model_copy(update={"capacity": capacity, "engine": engine}), case).chunk_limit == 2048
 
 
 def test_an_engines_own_chunks_are_as_long_as_its_token_budget() -> None:

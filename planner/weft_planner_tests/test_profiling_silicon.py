@@ -11,6 +11,7 @@ from weft_core.parallelism import Degree
 from weft_planner.profiling import silicon
 from weft_planner.profiling.knowledge import known
 from weft_planner.profiling.measurements import GridCell
+from weft_planner.profiling.operator_sources import MOST_NAMED, not_measured, operator_times, shares_of, sum_of
 from weft_planner.profiling.operators import Overheads
 from weft_planner.profiling.silicon import (
     SiliconEngine,
@@ -19,7 +20,6 @@ from weft_planner.profiling.silicon import (
     pass_seconds,
     plain_config,
     precision_of_kv,
-    shares_of,
     tables_of,
 )
 
@@ -83,11 +83,26 @@ def test_a_mixed_step_takes_each_attention_at_its_own_length() -> None:
 
 
 def test_sources_are_shares_of_the_time_of_prefills_and_decode_steps() -> None:
-    composed, sources = compose(lambda _: FakeEngine(), [PREFILL, STEP, MIXED], overheads=NONE)
+    composed, times = compose(lambda _: FakeEngine(), [PREFILL, STEP, MIXED], overheads=NONE)
     assert [row.cell for row in composed.rows] == [PREFILL, STEP, MIXED]
-    assert shares_of(sources.values()) == pytest.approx(
+    assert shares_of(sum_of(times.values())) == pytest.approx(
         {"measured": 6 / 12, "estimated": 2 / 12, "partly measured": 4 / 12}
     )
+
+
+def test_operators_that_are_not_measured_are_named_by_source_and_time() -> None:
+    rows = [
+        ("context_gemm", 6.0, 0.0, "silicon"),
+        ("context_norm", 1.0, 0.0, "empirical"),
+        ("generation_norm", 1.0, 0.0, "sol"),
+        ("context_embedding", 0.5, 0.0, "empirical"),
+        ("context_ar_1", 0.0, 0.0, "empirical"),
+        ("generation_attention", 3.0, 0.0, "mixed"),
+    ]
+    assert not_measured(operator_times(rows)) == "estimated: norm, embedding; partly measured: attention"
+    assert not_measured(operator_times(rows[:1])) == ""
+    many = [(f"context_op{i}", 1.0 + i, 0.0, "sol") for i in range(MOST_NAMED + 2)]
+    assert not_measured(operator_times(many)).endswith("op2 and 2 more")
 
 
 def test_what_tables_lack_is_named_once_with_the_number_of_shapes() -> None:
@@ -117,6 +132,7 @@ def test_a_degree_without_steps_is_left_out(monkeypatch: pytest.MonkeyPatch) -> 
     steps = sum(row.cell.function == "step" and not row.cell.chunk for row in found.rows)
     measured = 6 * prefills / (8 * prefills + 4 * steps)
     assert f"{measured:.0%} measured" in found.notes["operators"]
+    assert found.notes["notMeasured"] == "estimated: norm; partly measured: attention"
     engines[1] = FakeEngine(lacks=("prefill",))
     with pytest.raises(SiliconError, match="degree 1, prefills: GEMM data missing"):
         silicon.measure(facts, tables, degrees=(1, 2))

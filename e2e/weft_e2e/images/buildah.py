@@ -1,5 +1,6 @@
 """Runs buildah, and says what to do when it is missing or fails."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from weft_e2e.images.errors import BuildFailedError, CannotBuildError
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 CA_BUNDLE_INSIDE = "/run/weft-ca.crt"
 QUICK_SECONDS = 120
+_MEGABYTES = {"B": 1e-6, "KB": 1e-3, "MB": 1.0, "GB": 1e3}
 
 
 def require() -> None:
@@ -37,6 +39,17 @@ def exists(ref: str) -> bool:
         timeout=QUICK_SECONDS,
     )
     return asked.returncode == 0
+
+
+def megabytes(ref: str) -> float:
+    """Return the size of an image of the local store, uncompressed."""
+    require()
+    words = command("images", "--json", ref)
+    listed = subprocess.run(words, capture_output=True, text=True, timeout=QUICK_SECONDS)
+    if listed.returncode != 0:
+        raise BuildFailedError(f"listing {ref} failed: {listed.stderr.strip()}")
+    size, unit = json.loads(listed.stdout)[0]["size"].split()
+    return float(size) * _MEGABYTES[unit]
 
 
 def host_passthrough() -> list[str]:

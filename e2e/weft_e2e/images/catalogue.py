@@ -21,6 +21,8 @@ class Image:
     programs: tuple[str, ...] = ()
     # What its build takes: seconds on two idle cores like those it was measured on.
     work_s: float = 2.0
+    # The most megabytes that it may have, uncompressed: nodes pull it before the first start.
+    most_mb: float = float("inf")
 
     @property
     def dockerfile(self) -> str:
@@ -31,9 +33,9 @@ class Image:
 IMAGES: Mapping[str, Image] = {
     image.name: image
     for image in (
-        Image("weft-operator", "operator", published=True, work_s=30.0),
-        Image("weft-router", "router", published=True, work_s=10.0),
-        Image("weft-mock-engine", "mock-engine", published=True, work_s=10.0),
+        Image("weft-operator", "operator", published=True, work_s=30.0, most_mb=500.0),
+        Image("weft-router", "router", published=True, work_s=10.0, most_mb=200.0),
+        Image("weft-mock-engine", "mock-engine", published=True, work_s=10.0, most_mb=100.0),
         Image("weft-redis", "redis", work_s=4.0),
         Image("weft-prometheus", "prometheus", programs=("prometheus",)),
     )

@@ -21,7 +21,7 @@ from weft_e2e.images.architectures import check_buildable, native
 from weft_e2e.images.base import base_ref, ensure_base, images_cache
 from weft_e2e.images.catalogue import Image, chosen, programs_of, published_names, repository_root
 from weft_e2e.images.content import context_files, copied_paths, digest, stage
-from weft_e2e.images.errors import CannotBuildError
+from weft_e2e.images.errors import BuildFailedError, CannotBuildError
 
 PYTHON_IMAGE_VARIABLE = "WEFT_PYTHON_IMAGE"
 ARGUMENT = re.compile(r"^ARG (\w+)", re.MULTILINE)
@@ -29,6 +29,8 @@ AT_ONCE = 2  # one waits for packages while the other installs some
 BASE = "base image"
 BASE_WORK_S = 35.0
 COMPILED_WORK_S = 240.0
+TABLES_MB = 150.0
+"""What NVIDIA's tables and the packages that read them may add to an image."""
 WITH_TABLES = "weft-operator"
 """The image that can have NVIDIA's tables of operator times; its tag then ends in ``-silicon``."""
 LOCK_PAUSE_S = 0.5
@@ -108,6 +110,8 @@ def build(
         told = work or Work(_parts(absent, own_base=base is None), report)
         with told.reported() if work is None else nullcontext():
             _build_side_by_side(absent, told, own_base=base is None)
+        for recipe in recipes:
+            check_size(recipe)
     return {recipe.image.name: recipe.ref for recipe in recipes}
 
 
@@ -165,6 +169,21 @@ def build_recipe(recipe: Recipe) -> None:
             args=recipe.args,
             log=recipe.log,
             arch=recipe.arch,
+        )
+
+
+def check_size(recipe: Recipe) -> None:
+    """Refuse an image of the local store that is larger than the catalogue allows.
+
+    Raises:
+        BuildFailedError: it is; the message says by how much and what adds to it.
+    """
+    most = recipe.image.most_mb + (TABLES_MB if recipe.args.get("SILICON") == "1" else 0.0)
+    size = buildah.megabytes(recipe.ref)
+    if size > most:
+        raise BuildFailedError(
+            f"{recipe.ref} has {size:.0f} MB, and {most:.0f} are allowed: remove what it does not need from its "
+            f"requirements or {recipe.image.dockerfile}, or raise most_mb in weft_e2e/images/catalogue.py"
         )
 
 

@@ -18,7 +18,8 @@ class Rule:
     ``holds`` is the same condition in Python, for objects that were stored before the rule was. It is
     None for rules over the old and the new object (``oldSelf``), which only the API server can see.
     ``culprit`` returns the value that broke it as text, where a message that names the field does not say which one,
-    and what would not; ``entry`` returns its place, where the field is a list.
+    and what would not; ``entry`` returns its place, where the field is a list. ``cel_culprit`` is the
+    same for the API server: a format and a list of numbers in CEL, which it evaluates only where the rule is broken.
     """
 
     cel: str | None
@@ -26,6 +27,18 @@ class Rule:
     holds: Callable[[Any], bool] | None
     culprit: Callable[[Any], str] | None = None
     entry: Callable[[Any], int] | None = None
+    cel_culprit: tuple[str, str] | None = None
+
+    @property
+    def validation(self) -> dict[str, str]:
+        """Return the rule as an entry of x-kubernetes-validations."""
+        found = {"rule": self.cel or "", "message": self.message}
+        if self.cel_culprit is not None:
+            text, numbers = self.cel_culprit
+            plain = self.message.replace("\\", "\\\\").replace("'", "\\'").replace("%", "%%")
+            # Not string() and +: the API server takes a number's text for unbounded, and refuses what that costs.
+            found["messageExpression"] = f"'{plain} (got {text})'.format({numbers})"
+        return found
 
     def broken_by(self, value: object) -> str:
         """Return the message for a value that breaks the rule, with the entry and the culprit."""

@@ -16,6 +16,8 @@ from weft_operator.api.base import ApiModel, Rule
 from weft_operator.api.fields import DnsLabel, ObjectName, ResourceName, Role
 from weft_operator.api.scheduling import Topology
 
+CLIQUE = "nvidia.com/gpu.clique"
+"""The label by which NVIDIA's GPU feature discovery names the NVLink domain of a node."""
 Degree = Annotated[int, Field(ge=1, le=64)]
 LabelValue = Annotated[str, StringConstraints(max_length=63)]
 
@@ -107,18 +109,26 @@ def _too_wide(pool: "Pool") -> int:
     return next(i for i, degree in enumerate(pool.degrees or ()) if not fits_nodes(degree, pool.gpus_per_node))
 
 
+_GPUS = "p.tp * p.pp * p.dp"
+"""The GPUs of a strategy p in CEL."""
+
+
 def _strategy_rule(cel: str, message: str, fits: Callable[[Parallelism, int], bool]) -> Rule:
-    """Return a rule that each strategy of a pool keeps, by the GPUs of a node."""
+    """Return a rule that each strategy p of a pool keeps, by the GPUs of a node; ``cel`` says it of one."""
 
     def first(pool: "Pool") -> int:
         return next(i for i, one in enumerate(pool.parallelism or ()) if not fits(one, pool.gpus_per_node))
 
     return Rule(
-        cel,
+        f"!has(self.parallelism) || self.parallelism.all(p, {cel})",
         message,
         lambda p: all(fits(one, p.gpus_per_node) for one in p.parallelism or ()),
         culprit=lambda p: _on_nodes(p.parallelism[first(p)].degree, p.gpus_per_node),
         entry=first,
+        cel_culprit=(
+            "tp %d, pp %d, dp %d: %d GPUs, nodes of %d",
+            f"self.parallelism.filter(p, !({cel})).map(p, [p.tp, p.pp, p.dp, {_GPUS}, self.gpusPerNode])[0]",
+        ),
     )
 
 
@@ -156,6 +166,9 @@ class Pool(ApiModel):
     habana.ai/gaudi, aws.amazon.com/neuroncore; one aws.amazon.com/neuron is a chip and counts as 4 GPUs."""
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] = 8
     """GPUs of one node; a worker of a larger degree fills several nodes."""
+    gpus_per_rack: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """GPUs that NVLink joins over several nodes, a multiple of gpusPerNode: 72 in GB200 NVL72. Workers on several nodes
+    then lie in one rack, which topology.required names; nvidia.com/gpu.clique if absent."""
     degrees: (
         Annotated[list[Degree], Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"})]
         | None
@@ -222,6 +235,13 @@ class Pool(ApiModel):
         return tuple(n for n in powers_of_two(self.gpus_per_node) if n % self.gpus_of_device == 0)
 
     @property
+    def rack_label(self) -> str | None:
+        """Return the node label whose value is a node's rack; None where NVLink ends at the node."""
+        if self.gpus_per_rack is None:
+            return None
+        return self.topology.required if self.topology is not None and self.topology.required else CLIQUE
+
+    @property
     def gpus_of_device(self) -> int:
         """Return for how many GPUs one of ``resource`` counts."""
         return CORES_OF_A_CHIP if self.resource in NEURON_CHIPS else 1
@@ -249,6 +269,33 @@ class Pool(ApiModel):
             lambda p: p.parallelism is not None or all(fits_nodes(d, p.gpus_per_node) for d in p.degrees or ()),
             culprit=lambda p: _on_nodes(p.degrees[_too_wide(p)], p.gpus_per_node),
             entry=_too_wide,
+            cel_culprit=(
+                "%d GPUs, nodes of %d",
+                "[self.degrees.filter(d, d > self.gpusPerNode && d % self.gpusPerNode != 0)[0], self.gpusPerNode]",
+            ),
+        ),
+        Rule(
+            "!has(self.gpusPerRack) || self.gpusPerRack % self.gpusPerNode == 0",
+            "spec.capacity.pools.gpusPerRack: a rack has whole nodes; choose a multiple of gpusPerNode",
+            lambda p: p.gpus_per_rack is None or p.gpus_per_rack % p.gpus_per_node == 0,
+            culprit=lambda p: f"{p.gpus_per_rack} GPUs, nodes of {p.gpus_per_node}",
+            cel_culprit=("%d GPUs, nodes of %d", "[self.gpusPerRack, self.gpusPerNode]"),
+        ),
+        Rule(
+            "!has(self.gpusPerRack) || (has(self.parallelism)"
+            " ? self.parallelism.all(p, p.tp * p.pp * p.dp <= self.gpusPerRack)"
+            " : !has(self.degrees) || self.degrees.all(d, d <= self.gpusPerRack))",
+            "spec.capacity.pools.gpusPerRack: a worker lies in one rack; choose degrees and parallelism of at most "
+            "gpusPerRack GPUs",
+            lambda p: p.gpus_per_rack is None or all(gpus_of(n) <= p.gpus_per_rack for n in p.named_degrees or ()),
+            culprit=lambda p: ", ".join(str(n) for n in p.named_degrees or () if gpus_of(n) > p.gpus_per_rack),
+            cel_culprit=(
+                "%d GPUs, racks of %d",
+                (
+                    f"[(has(self.parallelism) ? self.parallelism.map(p, {_GPUS}) : self.degrees)"
+                    ".filter(n, n > self.gpusPerRack)[0], self.gpusPerRack]"
+                ),
+            ),
         ),
         Rule(
             "!has(self.gpusFromClaims) || !self.gpusFromClaims || (has(self.resourceClaims) && (has(self.parallelism)"
@@ -261,15 +308,13 @@ class Pool(ApiModel):
             lambda p: not p.gpus_from_claims or _claims_cover(p),
         ),
         _strategy_rule(
-            "!has(self.parallelism) || self.parallelism.all(p, p.tp * p.pp * p.dp <= self.gpusPerNode"
-            " || p.tp * p.pp * p.dp % self.gpusPerNode == 0)",
+            f"{_GPUS} <= self.gpusPerNode || {_GPUS} % self.gpusPerNode == 0",
             "spec.capacity.pools.parallelism: tp x pp x dp above gpusPerNode must fill whole nodes; choose a multiple "
             "of gpusPerNode",
             lambda one, node_gpus: fits_nodes(one.degree, node_gpus),
         ),
         _strategy_rule(
-            "!has(self.parallelism) || self.parallelism.all(p, p.dp == 1 || p.tp * p.pp * p.dp <= self.gpusPerNode"
-            " || self.gpusPerNode % (p.tp * p.pp) == 0)",
+            f"p.dp == 1 || {_GPUS} <= self.gpusPerNode || self.gpusPerNode % (p.tp * p.pp) == 0",
             "spec.capacity.pools.parallelism: data-parallel ranks lie on one node each and fill it; choose a tp x pp "
             "that divides gpusPerNode",
             lambda one, node_gpus: (
@@ -277,7 +322,7 @@ class Pool(ApiModel):
             ),
         ),
         _strategy_rule(
-            f"!has(self.parallelism) || self.parallelism.all(p, p.tp * p.pp * p.dp <= {MAX_NODES} * self.gpusPerNode)",
+            f"{_GPUS} <= {MAX_NODES} * self.gpusPerNode",
             f"spec.capacity.pools.parallelism: tp x pp x dp is above {MAX_NODES} x gpusPerNode, and a worker lies on "
             f"at most {MAX_NODES} nodes; lower dp, pp or tp",
             lambda one, node_gpus: gpus_of(one.degree) <= MAX_NODES * node_gpus,
@@ -354,6 +399,13 @@ class Capacity(ApiModel):
             "self.pools.all(p, !has(p.gpus) || p.gpus <= self.gpus)",
             "spec.capacity.pools.gpus: is above spec.capacity.gpus; lower it or raise the budget",
             lambda c: all(p.gpus is None or p.gpus <= c.gpus for p in c.pools),
+            culprit=lambda c: next(
+                f"pool {p.name}: {p.gpus}, budget {c.gpus}" for p in c.pools if p.gpus is not None and p.gpus > c.gpus
+            ),
+            cel_culprit=(
+                "%d, budget %d",
+                "[self.pools.filter(p, has(p.gpus) && p.gpus > self.gpus)[0].gpus, self.gpus]",
+            ),
         ),
         Rule(
             "self.elastic || self.pools.all(p, !has(p.gpusFromClaims) || !p.gpusFromClaims)",

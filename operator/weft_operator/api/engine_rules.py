@@ -51,7 +51,14 @@ def _sequences_fit(role: Role) -> Rule:
         f"spec.engine.maxNumSeqs: of {role} workers it is above maxNumBatchedTokens, and every sequence of a step "
         f"takes a token; raise maxNumBatchedTokens or lower maxNumSeqs, in spec.engine.{role} or spec.engine",
         holds,
+        culprit=lambda spec: _sequences_and_tokens(spec, role),
+        cel_culprit=("%d sequences, %d tokens", f"[{seqs}, {tokens}]"),
     )
+
+
+def _sequences_and_tokens(spec: Any, role: Role) -> str:
+    engine = engine_of_role(spec.engine, role)
+    return f"{engine.max_num_seqs} sequences, {engine.max_num_batched_tokens} tokens"
 
 
 def _addresses_ranks(spec: Any) -> bool:

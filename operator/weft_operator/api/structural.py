@@ -60,7 +60,7 @@ def _object(raw: Schema, definitions: Schema, model: type[ApiModel], *, where: s
     out["properties"] = properties
     if required:
         out["required"] = required
-    validations = [{"rule": rule.cel, "message": rule.message} for rule in model.rules if rule.cel is not None]
+    validations = [rule.validation for rule in model.rules if rule.cel is not None]
     if validations:
         out["x-kubernetes-validations"] = validations
     return out

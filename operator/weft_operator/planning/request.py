@@ -39,9 +39,15 @@ def with_nodes_and_plan(request: Request, nodes: NodeCapacity | None, record: Pl
     capacity = request["capacity"]
     budget = capacity["gpus"]
     free = nodes.free if nodes is not None else {}
+    racks = nodes.racks if nodes is not None else {}
     pools = [
-        {**pool, "nodes": [min(gpus, budget) for gpus in free[pool["name"]][:budget]]} if pool["name"] in free else pool
+        {
+            **pool,
+            **({"nodes": [min(gpus, budget) for gpus in free[name][:budget]]} if name in free else {}),
+            **({"racks": [min(count, budget) for count in racks[name][:budget]]} if name in racks else {}),
+        }
         for pool in capacity["pools"]
+        for name in [pool["name"]]
     ]
     running: dict[tuple[str, Degree, str], int] = {}
     for group in record.plan.groups if record is not None else ():

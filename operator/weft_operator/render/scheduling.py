@@ -95,13 +95,15 @@ def worker_topology(pool: Pool) -> WorkerTopology | None:
     """Return the part of the network that the pods of one worker on several nodes share.
 
     Every layer of the model waits for the network between them. Without a word of it they prefer one part of what
-    workers are spread over, unless that is nodes, or the pool has a podAffinity of its own.
+    workers are spread over, unless that is nodes, or the pool has a podAffinity of its own. Where the pool has racks,
+    they need one of these.
     """
-    topology = pool.topology
+    topology, rack = pool.topology, pool.rack_label
+    if topology is not None and topology.scope == "worker":
+        return WorkerTopology(required=topology.required or rack, preferred=topology.preferred)
     if topology is not None:
-        if topology.scope == "service":
-            return None
-        return WorkerTopology(required=topology.required, preferred=topology.preferred)
-    if pool.topology_key == HOSTNAME or "podAffinity" in (pool.affinity or {}):
+        return None if rack is None or topology.required is not None else WorkerTopology(required=rack)
+    alone = pool.topology_key == HOSTNAME or "podAffinity" in (pool.affinity or {})
+    if alone and rack is None:
         return None
-    return WorkerTopology(preferred=pool.topology_key)
+    return WorkerTopology(required=rack, preferred=None if alone else pool.topology_key)

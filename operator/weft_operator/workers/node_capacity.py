@@ -1,5 +1,6 @@
 """Free GPUs of the nodes: allocatable GPUs less the requests of other pods."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +18,15 @@ class NodeCapacity:
     """The GPUs of the nodes of a service's pools.
 
     ``total``: allocatable GPUs, each node counted once. ``free``: free GPUs of each node, by pool; pools that share
-    nodes are left out, because it is not known which of them gets a GPU. ``notes`` say what is not known; ``empty``
-    names pools without nodes.
+    nodes are left out, because it is not known which of them gets a GPU. ``racks``: wholly free nodes of each rack, by
+    pool; only of pools with racks. ``notes`` say what is not known; ``empty`` names pools without nodes.
     """
 
     total: int
     free: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
+    racks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def capacity_of(
@@ -51,16 +53,33 @@ def capacity_of(
             f"pools {' and '.join(shared)} share nodes, so their free GPUs are not known; "
             "give the pools different node selectors"
         )
-    free = {}
+    free, racks = {}, {}
     for pool in pools:
-        if pool.name not in shared:
-            taken = _taken(pods or (), pool.resource, service)
-            usable = [node for node in matching[pool.name] if _accepts(node, pool.tolerations)]
-            rest = (_allocatable(node, pool.resource) - taken.get(name_of(node), 0) for node in usable)
-            free[pool.name] = tuple(sorted((one * pool.gpus_of_device for one in rest if one > 0), reverse=True))
+        if pool.name in shared:
+            continue
+        taken = _taken(pods or (), pool.resource, service)
+        usable = [node for node in matching[pool.name] if _accepts(node, pool.tolerations)]
+        rest = [
+            (node, (_allocatable(node, pool.resource) - taken.get(name_of(node), 0)) * pool.gpus_of_device)
+            for node in usable
+        ]
+        free[pool.name] = tuple(sorted((gpus for _, gpus in rest if gpus > 0), reverse=True))
+        if pool.rack_label is not None:
+            racks[pool.name] = _racks(rest, pool)
+            if matching[pool.name] and not any(pool.rack_label in labels_of(node) for node in matching[pool.name]):
+                notes.append(
+                    f"no node of pool {pool.name} has the label {pool.rack_label}, so no rack is known; set "
+                    "spec.capacity.pools.topology.required to the label that names racks"
+                )
     empty = tuple(pool.name for pool in pools if not matching[pool.name])
     notes += [f"no node has the labels of spec.capacity.pools[{name}].nodeSelector" for name in empty]
-    return NodeCapacity(total=sum(total.values()), free=free, notes=tuple(notes), empty=empty)
+    return NodeCapacity(total=sum(total.values()), free=free, notes=tuple(notes), empty=empty, racks=racks)
+
+
+def _racks(free: Sequence[tuple[Manifest, int]], pool: Pool) -> tuple[int, ...]:
+    """Return how many nodes of each rack have all the GPUs of a node free; a node without the label is in none."""
+    whole = (labels_of(node).get(pool.rack_label or "") for node, gpus in free if gpus >= pool.gpus_per_node)
+    return tuple(sorted(Counter(rack for rack in whole if rack).values(), reverse=True))
 
 
 def largest_memory(pools: Sequence[Pool], nodes: Sequence[Manifest]) -> dict[str, int]:

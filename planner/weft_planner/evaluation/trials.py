@@ -15,7 +15,7 @@ from weft_planner.evaluation.samples import Drawn, Samples
 from weft_planner.evaluation.threads import CORES, in_threads
 from weft_planner.programs.inputs import PlanInputs
 from weft_planner.request.costs import known_model
-from weft_planner.request.engines import compatibility_of, step_limits
+from weft_planner.request.engines import compatibility_of, default_chunk, step_limits
 from weft_planner.request.reading import Request
 from weft_planner.simulation import simulate
 from weft_planner.simulation.inputs import slices
@@ -28,8 +28,6 @@ from weft_planner.workload.sessions import Sample
 if TYPE_CHECKING:
     from weft_planner.evaluation.shortlist import SearchSpace
 
-ENGINE_CHUNK = 8192
-"""Tokens of an engine's own chunk without ``maxNumBatchedTokens``: the default of vLLM on GPUs of 70 GiB and more."""
 HOPELESS = 1.2
 """Beyond the load that ideal sharing carries by this factor nothing is simulated: the queue is sure to grow."""
 CUT_SHORT = "a run was ended by its limit on events: memory is so short that sequences only displace one another"
@@ -226,4 +224,7 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
     )
     if weft:
         return options
-    return replace(options, chunk_limit=LONGEST_CHUNK if by_budget else ENGINE_CHUNK, chunk_fraction=math.inf)
+    decoding = {group.pool for group in candidate.groups if group.role != "prefill"}
+    gpus = [pool.gpu_type for pool in request.capacity.pools if pool.name in decoding]
+    own = LONGEST_CHUNK if by_budget else min(default_chunk(engine.type, gpu) for gpu in gpus or [""])
+    return replace(options, chunk_limit=own, chunk_fraction=math.inf)

@@ -12,10 +12,9 @@ from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES, PlannedGroup
 from weft_core.shortfall import Remedy
-from weft_core.spans import fits_nodes
 from weft_planner.plan.field_search import least_that, most_that, with_field
 from weft_planner.programs.group_options import PlanLimits, money
-from weft_planner.programs.limits import limits_of, nodes_of
+from weft_planner.programs.limits import limits_of, nodes_of, racks_of
 from weft_planner.programs.nearest import nearest_strategies
 from weft_planner.programs.smallest import Degrees, places, smallest_layout
 from weft_planner.request.capacity import Pool, split_of
@@ -84,7 +83,7 @@ def _pairs(request: Request, layout: Layout, profiles: Mapping[str, CostProfile]
             remedies.append(Remedy(path, None))
     every = sorted({n for pool in request.capacity.pools for n in pool.all_degrees if isinstance(n, int)})
     for i, pool in enumerate(request.capacity.pools):
-        allowed = tuple(n for n in every if fits_nodes(n, pool.gpus_per_node))
+        allowed = tuple(n for n in every if pool.takes(n))
         if not pool.parallelism and layout(f"capacity.pools.{i}.degrees", allowed):
             remedies.append(Remedy(f"capacity.pools.{i}.degrees", list(allowed)))
     remedies += _strategies(request, profiles)
@@ -216,10 +215,11 @@ def _gpus(request: Request, layout: Layout, profiles: Mapping[str, CostProfile])
         ratio=limits.ratio,
         barred=limits.barred,
         node_gpus=limits.node_gpus,
+        racks={pool: [request.capacity.pool(pool).nodes_per_rack] * LARGEST for pool in limits.racks},
     )
     fits_by_count = smallest_layout(request, degrees, roomy)
     remedies = tuple(_more_gpus(request, layout))
-    if not remedies:
+    if not remedies and not (limits.racks and fits_by_count):
         return  # GPUs alone would not do
     others = tuple(_strategies(request, profiles))
     remedies += others
@@ -237,7 +237,9 @@ def _gpus(request: Request, layout: Layout, profiles: Mapping[str, CostProfile])
         return
     parts = " and ".join(f"{g.replicas} {g.role} x degree {g.degree}" for g in fits_by_count)
     shapes = ", ".join(f"{pool.name}: {_shape(pool, request)}" for pool in request.capacity.pools)
-    enough = "; ".join(_said(r, request) for r in remedies) or "add nodes to the pools"
+    enough = (
+        "; ".join(_said(r, request) for r in remedies) or f"add {'racks' if limits.racks else 'nodes'} to the pools"
+    )
     yield Infeasible(
         "NotPlaceable",
         f"capacity.pools: {parts} need {sum(g.gpus for g in fits_by_count)} GPUs, but "
@@ -250,7 +252,8 @@ def _gpus(request: Request, layout: Layout, profiles: Mapping[str, CostProfile])
 def _placing(groups: Sequence[PlannedGroup], limits: PlanLimits) -> str:
     """Say what the nodes must have room for."""
     if any(limits.parts(group.pool, group.degree) > 1 for group in groups):
-        return "a worker must lie on one node or take whole ones"
+        of_rack = " of one rack" if any(group.pool in limits.racks for group in groups) else ""
+        return f"a worker must lie on one node or take whole ones{of_rack}"
     return "a worker must lie on one node"
 
 
@@ -315,4 +318,6 @@ def _shape(pool: Pool, request: Request) -> str:
     sizes = nodes_of(pool, request.capacity.gpus)
     shown = " + ".join(str(size) for size in sizes[:16]) + (" + …" if len(sizes) > 16 else "")
     free = " free" if pool.nodes is not None else ""
-    return f"nodes of {shown or '0'}{free} GPUs"
+    racks = racks_of(pool, request.capacity.gpus) if pool.spans and pool.gpus_per_rack else None
+    beside = "" if racks is None else f" in racks with {' + '.join(map(str, racks[:16])) or 'no'} free nodes"
+    return f"nodes of {shown or '0'}{free} GPUs{beside}"

@@ -8,12 +8,11 @@ needed. What an engine adds to its kernels is not in the tables: it is given as 
 import json
 import logging
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Protocol
 
 from weft_core.config_fields import ModelConfigError
@@ -23,14 +22,11 @@ from weft_core.parallelism import Degree, parallelism_of
 from weft_planner.profiling import deepep
 from weft_planner.profiling.knowledge import KnownHardware
 from weft_planner.profiling.measurements import GridCell, Measurement
+from weft_planner.profiling.operator_sources import OperatorTimes, not_measured, operator_times, shares_of, sum_of
 from weft_planner.profiling.operators import ASSUMED_OVERHEADS, ComposedTimings, OperatorGrid, Overheads, cells
 from weft_planner.silicon.all_to_all import AllToAll
 from weft_planner.silicon.systems import BACKENDS, SYSTEMS
 
-SOURCES: Mapping[str, str] = MappingProxyType(
-    {"silicon": "measured", "mixed": "partly measured", "empirical": "estimated", "sol": "estimated"}
-)
-"""What the package's word for an operator's source means."""
 GRID = OperatorGrid(increments=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192), chunks=(32, 128, 512, 2048, 8192))
 NOISE = 1.0
 """How far rows may contradict each other: where kernels change, a longer prefill may be the faster one."""
@@ -116,11 +112,14 @@ def release(tables: Tables) -> str:
 
 
 @contextmanager
-def compiler(model: ModelDimensions, tables: Tables, config: Mapping[str, object] | None = None) -> Iterator[Compile]:
+def compiler(
+    model: ModelDimensions, tables: Tables, config: Mapping[str, object] | None = None, *, nextn: int = 0
+) -> Iterator[Compile]:
     """Give what compiles a model for a degree.
 
     ``config`` is the model's config.json; without one the package's own is taken that has the same dimensions, or one
-    that the dimensions of a plain dense model make up.
+    that the dimensions of a plain dense model make up. ``nextn`` is the package's word for the tokens that the model's
+    next-token-prediction layers draft: decode steps verify them (not with DeepEP's kernels).
 
     Raises:
         SiliconError: the package is not installed, or the model needs a config.json.
@@ -155,6 +154,7 @@ def compiler(model: ModelDimensions, tables: Tables, config: Mapping[str, object
                     attention_dp_size=parts.dp,
                     moe_tp_size=1 if parts.ep else parts.expert_gpus,
                     moe_ep_size=parts.expert_gpus if parts.ep else 1,
+                    nextn=nextn,
                     **precision,
                 )
             except _ERRORS as error:
@@ -277,17 +277,20 @@ def measure(
     capacity = {n: analytic.kv_capacity(n) for n in fitting} if analytic else {}
     wanted = cells(grid, fitting, kv_capacity=capacity)
     with compiler(facts.model, tables, config) as compile_for:
-        composed, sources = compose(compile_for, wanted, overheads=overheads, progress=progress)
+        composed, times = compose(compile_for, wanted, overheads=overheads, progress=progress)
     rows = _of_whole_degrees(composed.rows)
     if not rows:
         raise SiliconError("\n".join((*composed.left_out, *left_out)[:10]) or "the model fits at no degree")
-    shares = shares_of(sources[degree] for degree in {row.cell.degree for row in rows})
+    of_rows = sum_of(times[degree] for degree in {row.cell.degree for row in rows})
     notes = {
         "source": "silicon",
         "tables": f"aiconfigurator-core {package_version()}, {tables.system}, {tables.backend} {release(tables)}",
-        "operators": ", ".join(f"{share:.0%} {source}" for source, share in shares.items()) + " (shares of the time)",
+        "operators": ", ".join(f"{share:.0%} {source}" for source, share in shares_of(of_rows).items())
+        + " (shares of the time)",
         "overheads": f"prefill {overheads.prefill:g} s, step {overheads.step:g} s",
     }
+    if named := not_measured(of_rows):
+        notes["notMeasured"] = named
     if tables.all_to_all:
         notes["allToAll"] = tables.all_to_all
     return SiliconTimings(rows, (*composed.left_out, *left_out), notes)
@@ -308,15 +311,15 @@ def compose(
     *,
     overheads: Overheads = ASSUMED_OVERHEADS,
     progress: Callable[[int, int, GridCell], None] = lambda _done, _total, _cell: None,
-) -> tuple[ComposedTimings, Mapping[Degree, Mapping[str, float]]]:
-    """Return the time of every cell's pass, and each degree's milliseconds by what kind of figure they come from.
+) -> tuple[ComposedTimings, Mapping[Degree, OperatorTimes]]:
+    """Return the time of every cell's pass, and each degree's milliseconds by source and operator.
 
     What the tables lack is left out, and said.
     """
     engines: dict[Degree, SiliconEngine | None] = {}
     rows: list[Measurement] = []
     left_out: Counter[str] = Counter()
-    sources: dict[Degree, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    times: dict[Degree, OperatorTimes] = {}
     for done, cell in enumerate(wanted):
         progress(done, len(wanted), cell)
         if cell.degree not in engines:
@@ -329,37 +332,23 @@ def compose(
         if engine is None:
             continue
         try:
-            seconds, parts = pass_seconds(engine, cell, overheads), milliseconds_by_source(engine, cell)
+            seconds, parts = pass_seconds(engine, cell, overheads), _operators_of(engine, cell)
         except _ERRORS as error:
             left_out[f"degree {cell.degree}, {cell.function}s: {_first_line(error)}"] += 1
             continue
         rows.append(Measurement(cell, seconds, str(cell)))
-        for source, milliseconds in parts.items():
-            sources[cell.degree][source] += milliseconds
+        times[cell.degree] = sum_of((times.get(cell.degree, {}), parts))
     reasons = tuple(f"{why} ({shapes} shapes)" if shapes else why for why, shapes in left_out.items())
-    return ComposedTimings(tuple(rows), reasons), sources
+    return ComposedTimings(tuple(rows), reasons), times
 
 
-def shares_of(sources: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the share of each kind of figure in all the time."""
-    found: dict[str, float] = defaultdict(float)
-    for one in sources:
-        for source, milliseconds in one.items():
-            found[source] += milliseconds
-    total = sum(found.values())
-    return {source: part / total for source, part in sorted(found.items())}
-
-
-def milliseconds_by_source(engine: SiliconEngine, cell: GridCell) -> dict[str, float]:
-    """Return the milliseconds of a prefill or a decode step by what kind of figure they come from."""
+def _operators_of(engine: SiliconEngine, cell: GridCell) -> OperatorTimes:
+    """Return the milliseconds of the operators of a prefill or a decode step; the tables have none of mixed steps."""
     if cell.chunk:
         return {}
     history, new = (cell.history, cell.increment) if cell.function == "prefill" else (0, _held(cell))
     prefill, decode = engine.run_static_per_op(batch_size=max(1, cell.batch), isl=history + new, osl=2, prefix=history)
-    found: dict[str, float] = defaultdict(float)
-    for _, milliseconds, _, source in prefill if cell.function == "prefill" else decode:
-        found[SOURCES.get(source, source)] += milliseconds
-    return found
+    return operator_times(prefill if cell.function == "prefill" else decode)
 
 
 def _held(cell: GridCell) -> int:

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from itertools import product
 
 from weft_core.plan import Objective, Role
-from weft_planner.programs.group_options import BALANCE, ROUNDING, THRIFT, GroupOption, LayoutPair, PlanLimits, change
+from weft_planner.programs.group_options import (
+    BALANCE,
+    ROUNDING,
+    THRIFT,
+    GroupOption,
+    LayoutPair,
+    PlanLimits,
+    Shape,
+    change,
+)
 from weft_planner.programs.packing import divide_each_other
 from weft_planner.programs.placement import placeable, slots
 from weft_planner.programs.program import Program, enumerate_best
@@ -123,22 +132,23 @@ def worker_ratio(built: PairProgram, limits: PlanLimits) -> None:
 
 
 def node_shapes(built: PairProgram, limits: PlanLimits) -> None:
-    """Require that workers pack onto their pool's nodes.
+    """Require that workers pack onto their pool's nodes, and those larger than a node into its racks.
 
     Degrees that divide each other: for each pool p and degree d, sum over candidates of degree n >= d in p of
     (n / d) k x[c] <= sum over nodes i of p of floor(free[i] / d), which is exact. Other degrees: x[c] = 0 for a group
     that does not pack alone, u[a] + v[b] <= 1 for two that do not pack together. A worker larger than a node counts as
-    its parts, so d is never larger than a node.
+    its parts, so d is never larger than a node. The same holds in racks, where n, d and free[i] count whole nodes.
     """
-    for pool, nodes in limits.nodes.items():
-        inside = [(i, c, limits.part(pool, c.degree)) for i, c in built.all if c.pool == pool]
-        sizes = sorted({part for _, _, part in inside})
-        if divide_each_other(sizes):
-            for d in sizes:
-                terms = ((i, float(c.gpus // d)) for i, c, part in inside if part >= d)
-                built.program.add(f"slots of {d} in {pool}", terms, upper=slots(nodes, d))
-        else:
-            _forbid_what_does_not_pack(built, pool, limits)
+    for pool in limits.nodes:
+        for shape in limits.shapes(pool):
+            inside = [(i, c, *shape.taken(c.degree)) for i, c in built.all if c.pool == pool]
+            sizes = sorted({size for _, _, size, count in inside if count})
+            if divide_each_other(sizes):
+                for d in sizes:
+                    terms = ((i, float(c.replicas * n * (size // d))) for i, c, size, n in inside if size >= d and n)
+                    built.program.add(f"{shape.name} of {d} in {pool}", terms, upper=slots(shape.sizes, d))
+            else:
+                _forbid_what_does_not_pack(built, pool, shape, limits.gpus_of(pool))
 
 
 def kv_capacity(built: PairProgram, limits: PlanLimits) -> None:
@@ -208,21 +218,20 @@ def best(
     return enumerate_best(without, extract, solve)
 
 
-def _forbid_what_does_not_pack(built: PairProgram, pool: str, limits: PlanLimits) -> None:
-    nodes, gpus = limits.nodes[pool], limits.gpus_of(pool)
-
+def _forbid_what_does_not_pack(built: PairProgram, pool: str, shape: Shape, gpus: int) -> None:
     def of(c: GroupOption) -> tuple[int, int]:
-        return limits.part(pool, c.degree), c.replicas * limits.parts(pool, c.degree)
+        size, count = shape.taken(c.degree)
+        return size, c.replicas * count
 
     alone: set[int] = set()
     for i, c in built.all:
-        if c.pool == pool and not placeable(nodes, [of(c)]):
+        if c.pool == pool and not placeable(shape.sizes, [of(c)]):
             alone.add(i)
             built.program.add(f"no room for {_name('x', c)}", [(i, 1.0)], upper=0)
     for (i, a), (j, b) in product(built.prefill, built.decode):
         if i in alone or j in alone or a.pool != pool or b.pool != pool or a.gpus + b.gpus > gpus:
             continue  # ruled out or kept apart already
-        if not placeable(nodes, [of(a), of(b)]):
+        if not placeable(shape.sizes, [of(a), of(b)]):
             built.program.add(f"no room for {_name('u', a)} and {_name('v', b)}", [(i, 1.0), (j, 1.0)], upper=1)
 
 

@@ -5,13 +5,13 @@ latency as a share of the SLO. This is the sound version of AMPD's Eq. (5), whos
 pessimistic: a pool of k workers queues less than k workers apart. Its plans need a router that loads workers unequally.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft_core.layouts import in_order
 from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES, Objective, PlannedGroup, Role
-from weft_planner.programs.group_options import BALANCE, ROUNDING, THRIFT, PlanLimits
+from weft_planner.programs.group_options import BALANCE, ROUNDING, THRIFT, PlanLimits, Shape
 from weft_planner.programs.mixed import MixedLayout, WorkerOption
 from weft_planner.programs.packing import divide_each_other
 from weft_planner.programs.placement import slots
@@ -136,34 +136,46 @@ def worker_ratio(built: MixedProgram, limits: PlanLimits) -> None:
 
 
 def node_shapes(built: MixedProgram, limits: PlanLimits) -> None:
-    """Require that workers pack onto their pool's nodes.
+    """Require that workers pack onto their pool's nodes, and those larger than a node into its racks.
 
     Degrees that divide each other: sum over n >= d of (n / d) x[n] <= sum over nodes of floor(free / d) for each d.
     Others: w[n,i] workers of kind n on node i, sum_i w[n,i] = x[n] and sum_n n w[n,i] <= free[i]. A worker larger than
-    a node counts as its parts, so d is never larger than a node, and w[n,i] are parts.
+    a node counts as its parts, so d is never larger than a node, and w[n,i] are parts. The same holds in racks, where
+    n, d and free[i] count whole nodes.
     """
-    for pool, nodes in limits.nodes.items():
-        inside = [(at, kind) for at, kind in enumerate(built.kinds) if kind.pool == pool]
-        part = {at: limits.part(pool, kind.degree) for at, kind in inside}
-        sizes = sorted(set(part.values()))
-        if divide_each_other(sizes):
+    for pool in limits.nodes:
+        for shape in limits.shapes(pool):
+            taken = {at: shape.taken(kind.degree) for at, kind in enumerate(built.kinds) if kind.pool == pool}
+            taken = {at: (size, count) for at, (size, count) in taken.items() if count}
+            sizes = sorted({size for size, _ in taken.values()})
+            if not divide_each_other(sizes):
+                _place_each(built, pool, shape, taken)
+                continue
             for d in sizes:
                 terms = [
-                    t for at, k in inside if part[at] >= d for t in built.workers(at, float(gpus_of(k.degree) // d))
+                    term
+                    for at, (size, count) in taken.items()
+                    if size >= d
+                    for term in built.workers(at, float(count * (size // d)))
                 ]
-                built.program.add(f"slots of {d} in {pool}", terms, upper=slots(nodes, d))
-            continue
-        w = {
-            (at, i): built.program.add_variable(f"w[{kind},{i}]", "integer")
-            for at, kind in inside
-            for i in range(len(nodes))
-        }
-        for at, kind in inside:
-            here = [(w[at, i], -1.0) for i in range(len(nodes))]
-            parts = float(limits.parts(pool, kind.degree))
-            built.program.add(f"places of {kind}", [*built.workers(at, parts), *here], lower=0, upper=0)
-        for i, size in enumerate(nodes):
-            built.program.add(f"node {i} of {pool}", [(w[at, i], float(part[at])) for at, _ in inside], upper=size)
+                built.program.add(f"{shape.name} of {d} in {pool}", terms, upper=slots(shape.sizes, d))
+
+
+def _place_each(built: MixedProgram, pool: str, shape: Shape, taken: Mapping[int, tuple[int, int]]) -> None:
+    """Require w[n,i]: see ``node_shapes``; ``taken`` are (size, how many) by the number of the kind."""
+    places = range(len(shape.sizes))
+    w = {
+        (at, i): built.program.add_variable(f"w[{built.kinds[at]},{shape.name} {i}]", "integer")
+        for at in taken
+        for i in places
+    }
+    for at, (_, count) in taken.items():
+        here = [(w[at, i], -1.0) for i in places]
+        name = f"places of {built.kinds[at]}"
+        built.program.add(name, [*built.workers(at, float(count)), *here], lower=0, upper=0)
+    for i, free in enumerate(shape.sizes):
+        terms = [(w[at, i], float(size)) for at, (size, _) in taken.items()]
+        built.program.add(f"{shape.name} {i} of {pool}", terms, upper=free)
 
 
 def kv_capacity(built: MixedProgram, limits: PlanLimits) -> None:

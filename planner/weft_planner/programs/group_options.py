@@ -1,7 +1,7 @@
 """What integer programs choose among: groups with their latency as a share of the SLO, and the limits to keep."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft_core.layouts import duties_of
@@ -76,6 +76,29 @@ class LayoutPair:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """Nodes by their free GPUs, or racks by their free nodes; ``taken`` is what a worker takes: (size, how many).
+
+    A worker on one node takes nothing of racks. One on several takes whole nodes, all of them alike, so a plan packs
+    into nodes and racks together if it packs into each.
+    """
+
+    name: str
+    sizes: Sequence[int]
+    taken: Callable[[Degree], tuple[int, int]]
+
+    def room_for(self, degree: Degree) -> int:
+        """Return how many workers of a degree that takes something have room alone."""
+        size, count = self.taken(degree)
+        return slots(self.sizes, size) // count
+
+    def packs(self, degrees: Sequence[Degree]) -> bool:
+        """Return whether workers of these degrees have room together."""
+        taken = map(self.taken, degrees)
+        return pack(self.sizes, [size for size, count in taken for _ in range(count)]) is not None
+
+
+@dataclass(frozen=True, slots=True)
 class PlanLimits:
     """What a plan must keep: see the functions of the same names in ``form_a``.
 
@@ -83,7 +106,8 @@ class PlanLimits:
     workers per decode worker, ``kv_tokens`` what all decode workers must hold together, ``barred`` (prefill, decode)
     degrees that must not pair, ``prices`` money per GPU and hour by pool (empty: GPUs are counted), ``current`` the
     workers that run, by (role, pool, degree), and ``inertia`` what starting or stopping one GPU costs. ``node_gpus``
-    are the GPUs of a pool's nodes where workers may be larger than a node: such a one fills nodes of that size.
+    are the GPUs of a pool's nodes where workers may be larger than a node: such a one fills nodes of that size, of one
+    rack where the pool has ``racks``: the wholly free nodes of each.
     """
 
     gpus: int
@@ -98,6 +122,7 @@ class PlanLimits:
     current: Mapping[tuple[WorkerRole, str, Degree], int] = field(default_factory=dict)
     inertia: float = 0.0
     node_gpus: Mapping[str, int] = field(default_factory=dict)
+    racks: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def part(self, pool: str, degree: Degree) -> int:
         """Return how many GPUs of one node a worker of this degree takes."""
@@ -108,14 +133,21 @@ class PlanLimits:
         """Return how many nodes a worker of this degree lies on."""
         return gpus_of(degree) // self.part(pool, degree)
 
+    def shapes(self, pool: str) -> "tuple[Shape, ...]":
+        """Return what the pool's workers must pack into: its nodes, and its racks."""
+        nodes = Shape("slots", self.nodes[pool], lambda n: (self.part(pool, n), self.parts(pool, n)))
+        if pool not in self.racks:
+            return (nodes,)
+        racks = Shape("nodes in racks", self.racks[pool], lambda n: (self.parts(pool, n), int(self.parts(pool, n) > 1)))
+        return nodes, racks
+
     def room_for(self, pool: str, degree: Degree) -> int:
-        """Return how many workers of this degree the pool's nodes hold where there is nothing else."""
-        return slots(self.nodes[pool], self.part(pool, degree)) // self.parts(pool, degree)
+        """Return how many workers of this degree the pool holds where there is nothing else."""
+        return min(shape.room_for(degree) for shape in self.shapes(pool) if shape.taken(degree)[1])
 
     def packs(self, pool: str, degrees: Sequence[Degree]) -> bool:
-        """Return whether workers of these degrees have room on the pool's nodes together."""
-        parts = [self.part(pool, n) for n in degrees for _ in range(self.parts(pool, n))]
-        return pack(self.nodes[pool], parts) is not None
+        """Return whether workers of these degrees have room in the pool together."""
+        return all(shape.packs(degrees) for shape in self.shapes(pool))
 
     def gpus_of(self, pool: str) -> int:
         """Return how many GPUs of a pool may be used."""

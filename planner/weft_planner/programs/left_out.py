@@ -29,9 +29,11 @@ def _left_out(inputs: PlanInputs, pool: Pool, degree: Degree) -> tuple[str, str]
     most = inputs.limits.gpus_of(pool.name)
     if inputs.limits.room_for(pool.name, degree) == 0 or gpus_of(degree) > most:
         largest = max(inputs.limits.nodes[pool.name], default=0)
+        nodes = max(inputs.limits.racks.get(pool.name, ()), default=0)
+        racks = f", and at most {nodes} nodes of a rack are wholly free" if pool.name in inputs.limits.racks else ""
         return "", (
             f"a worker takes {gpus_of(degree)} GPUs, and the pool has {most}, of which at most {largest} are free on "
-            "one node"
+            f"one node{racks}"
         )
     paired, every = partners(inputs.request, inputs.degrees, pool, degree)
     if paired:
@@ -49,6 +51,8 @@ def _reason(inputs: PlanInputs, pool: Pool, degree: Degree) -> str:
     request = inputs.request
     if not fits_nodes(degree, pool.gpus_per_node):
         return f"{gpus_of(degree)} GPUs are more than the {pool.gpus_per_node} of a node and no multiple of them"
+    if not pool.takes(degree):
+        return f"{gpus_of(degree)} GPUs are more than the {pool.gpus_per_rack} of a rack, in which a worker lies"
     profile = inputs.profiles.get(pool.name)
     known = profile is not None and degree in profile.degrees
     draft = request.engine.speculative is not None

@@ -16,6 +16,14 @@ def nodes_of(pool: Pool, gpus: int) -> list[int]:
     return list(pool.nodes) if pool.nodes is not None else node_sizes(min(pool.gpus or gpus, gpus), pool.gpus_per_node)
 
 
+def racks_of(pool: Pool, gpus: int) -> list[int]:
+    """Return the wholly free nodes of each of a pool's racks: as they were seen, else of full racks."""
+    if pool.racks is not None:
+        return list(pool.racks)
+    whole = sum(size >= pool.gpus_per_node for size in nodes_of(pool, gpus))
+    return node_sizes(whole, pool.nodes_per_rack)
+
+
 def limits_of(request: Request, degrees: Mapping[str, Sequence[Degree]], *, kv_tokens: float = 0.0) -> PlanLimits:
     """Return what a plan must keep; ``degrees`` are those that pools can run, ``kv_tokens`` what must have room."""
     capacity, bounds = request.capacity, request.bounds
@@ -26,6 +34,9 @@ def limits_of(request: Request, degrees: Mapping[str, Sequence[Degree]], *, kv_t
         gpus=capacity.gpus,
         nodes={pool.name: nodes_of(pool, capacity.gpus) for pool in capacity.pools},
         node_gpus={pool.name: pool.gpus_per_node for pool in capacity.pools if pool.spans},
+        racks={
+            pool.name: racks_of(pool, capacity.gpus) for pool in capacity.pools if pool.spans and pool.gpus_per_rack
+        },
         workers={role: (bounds.of(role).min, bounds.of(role).max) for role in ROLES},
         pool_gpus={pool.name: min(pool.gpus or capacity.gpus, capacity.gpus) for pool in capacity.pools},
         ratio=(bounds.ratio.min, bounds.ratio.max),

@@ -7,7 +7,6 @@ from weft_core.analytic import ModelDoesNotFit, derive_profile
 from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES
-from weft_core.spans import fits_nodes
 from weft_core.strategies import most_similar, near_strategies
 from weft_planner.request.capacity import Pool
 from weft_planner.request.costs import with_drafts
@@ -57,7 +56,7 @@ def nearest_strategies(
     for degree in found:
         if (
             degree != wanted
-            and fits_nodes(degree, pool.gpus_per_node)
+            and pool.takes(degree)
             and gpus_of(degree) <= most
             and partners(request, degrees, pool, degree)[0]
             and not any(speculation_faults(request.engine, [degree]))
@@ -75,6 +74,6 @@ def _longest_context(request: Request, profile: CostProfile | None, pool: Pool, 
     with contextlib.suppress(ModelDoesNotFit):
         if model.splits(degree):
             efficiency = efficiency_of(request.analytic, gpu.name)
-            derived = derive_profile(model, gpu, degrees=[degree], efficiency=efficiency, node_gpus=pool.gpus_per_node)
+            derived = derive_profile(model, gpu, degrees=[degree], efficiency=efficiency, node_gpus=pool.scale_up_gpus)
             return with_drafts(request, derived, model).longest_context(degree)
     return 0

@@ -8,7 +8,7 @@ from weft_core.layouts import Role
 from weft_core.parallelism import Degree, degree_of, gpus_of, parallelism_of
 from weft_core.spans import fits_nodes
 from weft_core.strategies import near_strategies, powers_of_two
-from weft_planner.request.parts import Count, NotNegative, Part, Positive
+from weft_planner.request.parts import Count, NotNegative, Part, Positive, absent
 
 
 class Interconnect(Part):
@@ -50,6 +50,8 @@ class Pool(Part):
     ``degrees`` are numbers of GPUs that share layers by tensors; strategies in ``parallelism`` take their place. Pools
     that have neither get one of them in a request (``request.enumeration``); a pool alone then has powers of two.
     ``nodes`` are the free GPUs of each real node, where they were seen. ``price_per_gpu_hour`` is in any currency.
+    ``gpus_per_rack`` are the GPUs that NVLink joins over several nodes: a worker on several nodes lies in one rack, and
+    ``racks`` are the wholly free nodes of each real rack, where they were seen. None: NVLink ends at the node.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -59,6 +61,10 @@ class Pool(Part):
     parallelism: Annotated[tuple[Split, ...], Field(max_length=16)] = ()
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=2)] = ("decode", "prefill")
     gpus: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = None
+    gpus_per_rack: Annotated[int, Field(ge=1, le=4096, strict=True)] | None = Field(default=None, exclude_if=absent)
+    racks: Annotated[tuple[Annotated[int, Field(ge=0, le=4096, strict=True)], ...], Field(max_length=4096)] | None = (
+        Field(default=None, exclude_if=absent)
+    )
     nodes: Annotated[tuple[Annotated[int, Field(ge=0, le=1024, strict=True)], ...], Field(max_length=4096)] | None = (
         None
     )
@@ -71,20 +77,26 @@ class Pool(Part):
         """Sort them: their order means nothing, so it must not change a plan's inputs hash."""
         return None if value is None else tuple(sorted(set(value), key=lambda item: (len(str(item)), str(item))))
 
-    @field_validator("nodes")
+    @field_validator("nodes", "racks")
     @classmethod
     def _largest_first(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        """Sort them for the same reason; a node without a free GPU holds no worker."""
+        """Sort them for the same reason; a node without a free GPU, or a rack without a free node, holds no worker."""
         return None if value is None else tuple(sorted((size for size in value if size), reverse=True))
 
     @model_validator(mode="after")
     def _a_degree_fits_a_node(self) -> Self:
+        if self.gpus_per_rack is not None and self.gpus_per_rack % self.gpus_per_node:
+            raise ValueError(
+                f"gpusPerRack: {self.gpus_per_rack} is no multiple of gpusPerNode ({self.gpus_per_node}); a rack has "
+                "whole nodes"
+            )
         if not self.usable_degrees:
-            near = near_strategies(self.all_degrees[0], node_gpus=self.gpus_per_node)
+            near = [n for n in near_strategies(self.all_degrees[0], node_gpus=self.gpus_per_node) if self.takes(n)]
+            rack = "" if self.gpus_per_rack is None else f" within a rack of {self.gpus_per_rack}"
             raise ValueError(
                 f"{'parallelism' if self.parallelism else 'degrees'}: none of "
                 f"[{', '.join(map(str, self.all_degrees))}] fits a node of {self.gpus_per_node} GPUs "
-                f"or is a multiple of them; add one that is{f', such as {near[0]}' if near else ''}"
+                f"or is a multiple of them{rack}; add one that is{f', such as {near[0]}' if near else ''}"
             )
         return self
 
@@ -96,13 +108,27 @@ class Pool(Part):
 
     @property
     def usable_degrees(self) -> tuple[Degree, ...]:
-        """Return the degrees that lie within a node or fill several."""
-        return tuple(degree for degree in self.all_degrees if fits_nodes(degree, self.gpus_per_node))
+        """Return the degrees that lie within a node or fill several of one rack."""
+        return tuple(degree for degree in self.all_degrees if self.takes(degree))
 
     @property
     def spans(self) -> bool:
         """Return whether a worker of one of the degrees lies on several nodes."""
         return any(gpus_of(degree) > self.gpus_per_node for degree in self.usable_degrees)
+
+    @property
+    def scale_up_gpus(self) -> int:
+        """Return how many GPUs share the fast link of a node or a rack; 0: all of any worker."""
+        return self.gpus_per_node if self.spans and self.gpus_per_rack is None else 0
+
+    @property
+    def nodes_per_rack(self) -> int:
+        """Return how many nodes a rack has; 1 where NVLink ends at the node."""
+        return (self.gpus_per_rack or self.gpus_per_node) // self.gpus_per_node
+
+    def takes(self, degree: Degree) -> bool:
+        """Return whether a worker of a degree lies within a node, or fills several of one rack."""
+        return fits_nodes(degree, self.gpus_per_node) and gpus_of(degree) <= (self.gpus_per_rack or gpus_of(degree))
 
 
 class Capacity(Part):

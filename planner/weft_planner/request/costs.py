@@ -16,7 +16,6 @@ from weft_core.models import MODELS
 from weft_core.parallelism import Degree, gpus_of, gpus_words
 from weft_core.profile_json import profile_from_json
 from weft_core.shortfall import Remedy
-from weft_core.spans import fits_nodes
 from weft_core.speculation import PROVENANCE as SPECULATION
 from weft_core.speculation import SpeculationError, with_speculation
 from weft_core.strategies import powers_of_two
@@ -171,8 +170,8 @@ def source_notes(request: Request, profiles: Mapping[str, CostProfile]) -> list[
 
 
 def _hardware(pool: Pool) -> tuple[Gpu, int]:
-    """Return what a pool's costs follow from: its GPU, and its nodes' size, 0 where no worker is larger than one."""
-    return gpu_of(pool), pool.gpus_per_node if pool.spans else 0
+    """Return what a pool's costs follow from: its GPU, and how many of them a fast link joins; 0: all of a worker."""
+    return gpu_of(pool), pool.scale_up_gpus
 
 
 def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Efficiency) -> Iterator[Remedy]:
@@ -188,10 +187,10 @@ def _larger_degrees(request: Request, model: ModelDimensions, efficiency: Effici
         while degree <= min(LARGEST_DEGREE, request.capacity.gpus // 2):
             with contextlib.suppress(ModelDoesNotFit):
                 profile = derive_profile(
-                    model, gpu_of(pool), degrees=[degree], efficiency=efficiency, node_gpus=pool.gpus_per_node
+                    model, gpu_of(pool), degrees=[degree], efficiency=efficiency, node_gpus=pool.scale_up_gpus
                 )
                 context = with_drafts(request, profile, model).longest_context(degree)
-                if fits_nodes(degree, pool.gpus_per_node) and context >= request.model.max_model_len:
+                if pool.takes(degree) and context >= request.model.max_model_len:
                     yield Remedy(f"capacity.pools.{place}.degrees", [*named, degree])
                     break
             degree *= 2

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from weft_core.dimensions import ModelDimensions
+from weft_core.gpus import gpu_named
 from weft_core.layouts import LAYOUTS, LayoutKind
 from weft_core.parallelism import Degree, Parallelism, parallelism_of
 from weft_core.speculation import ENGINES as SPECULATIVE
@@ -158,6 +159,17 @@ def step_limits(role: EngineRole) -> StepLimits:
     return StepLimits(role.max_num_seqs, role.max_num_batched_tokens)
 
 
+def default_chunk(kind: str, gpu_type: str) -> int:
+    """Return the tokens of an engine's own chunk of a prompt where no ``maxNumBatchedTokens`` is given.
+
+    vLLM's default depends on the GPU (vllm/engine/arg_utils.py: the default batch of a server): 8192 where it has
+    70 GiB and more, but for A100, and 2048 elsewhere. For the other engines, and unknown GPUs, 8192 is taken.
+    """
+    gpu = gpu_named(gpu_type)
+    small = gpu is not None and (gpu.memory_bytes < LARGE_GPU_BYTES or gpu.name.startswith("nvidia-a100"))
+    return SMALL_GPU_CHUNK if kind == "vllm" and small else LARGE_GPU_CHUNK
+
+
 def barred_pairs(
     engine: Engine, prefill: Iterable[Degree], decode: Iterable[Degree]
 ) -> frozenset[tuple[Degree, Degree]]:
@@ -171,6 +183,9 @@ def barred_pairs(
     return frozenset((n, m) for n, m in pairs if not row.pairs(parallelism_of(n), parallelism_of(m)))
 
 
+LARGE_GPU_BYTES = 70 * 2**30
+LARGE_GPU_CHUNK, SMALL_GPU_CHUNK = 8192, 2048
+"""Default tokens of a vLLM server's step by the memory of its GPU."""
 MAX_PAIRS = 4
 """Pairs of degrees that a message names."""
 

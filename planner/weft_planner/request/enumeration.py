@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from weft_core.analytic import fits
 from weft_core.parallelism import Degree, degree_from_json, parallelism_of
-from weft_core.spans import fits_nodes
 from weft_core.strategies import candidate_strategies, powers_of_two
 from weft_planner.request.capacity import Pool, split_of
 from weft_planner.request.engines import compatibility_of, speculation_faults
@@ -58,7 +57,7 @@ def _of_profile(request: "Request", pool: Pool) -> tuple[Degree, ...]:
                 degrees = [degree_from_json(row.get("degree")) for row in rows if isinstance(row, Mapping)]
             except ValueError:
                 return ()  # planning says what is wrong with it
-            found = sorted(degree for degree in set(degrees) if fits_nodes(degree, pool.gpus_per_node))
+            found = sorted(degree for degree in set(degrees) if pool.takes(degree))
             return tuple(found) if len(found) <= MOST else ()
     return ()
 
@@ -73,13 +72,18 @@ def _enumerated(request: "Request", pool: Pool) -> tuple[Degree, ...]:
     found = candidate_strategies(
         model,
         node_gpus=pool.gpus_per_node,
+        rack_gpus=pool.gpus_per_rack or 0,
         holds=lambda degree: (
-            _runs(request.engine, degree) and fits(model, gpu, degree, efficiency, request.model.max_model_len)
+            pool.takes(degree)
+            and _runs(request.engine, degree)
+            and fits(model, gpu, degree, efficiency, request.model.max_model_len)
         ),
     )
     if request.silicon is None:
         return found
-    tables = look_up(request, model, gpu.name, found, node_sizes=(pool.gpus_per_node,)).tables
+    tables = look_up(
+        request, model, gpu.name, found, node_sizes=(0 if pool.gpus_per_rack else pool.gpus_per_node,)
+    ).tables
     if tables is None or not tables.degrees.keys() & set(found):
         return found
     return tuple(degree for degree in found if isinstance(degree, int) or degree in tables.degrees)

@@ -87,7 +87,7 @@ class Speculative(Part):
         return Speculation(self.method, self.tokens, self.acceptance)
 
 
-def _absent(value: object) -> bool:
+def absent(value: object) -> bool:
     return value is None
 
 
@@ -158,16 +158,16 @@ class Engine(Part):
     bidirectional: bool = True
     chunked: bool = False
     mixed_degrees: bool = False
-    layouts: Annotated[tuple[LayoutKind, ...], Field(min_length=1)] | None = Field(default=None, exclude_if=_absent)
+    layouts: Annotated[tuple[LayoutKind, ...], Field(min_length=1)] | None = Field(default=None, exclude_if=absent)
     fixed_roles: bool = Field(default=False, exclude_if=_untrue)
     pairs: Annotated[tuple[tuple[AnyDegree, AnyDegree], ...], Field(min_length=1, max_length=256)] | None = None
     block_sizes: dict[Role, Count] | None = None
     block_pairs: Annotated[tuple[tuple[Count, Count], ...], Field(max_length=64)] = ()
-    speculative: Speculative | None = Field(default=None, exclude_if=_absent)
+    speculative: Speculative | None = Field(default=None, exclude_if=absent)
     prefill: EngineRole = Field(default=EngineRole(), exclude_if=_unlimited)
     decode: EngineRole = Field(default=EngineRole(), exclude_if=_unlimited)
     context_buckets: Annotated[tuple[Count, ...], Field(min_length=1, max_length=32)] | None = Field(
-        default=None, exclude_if=_absent
+        default=None, exclude_if=absent
     )
 
     kv_tiers: tuple[KVTierSize, ...] = Field(default=(), exclude_if=_untrue)

@@ -277,7 +277,18 @@ def _pool(pool: object, index: int) -> Body:
     if not isinstance(pool, Mapping):
         raise RequestError(f"{where}: must be an object")
     given = cast(Json, pool)
-    row = _some(given, "name", "gpuType", "gpusPerNode", "degrees", "parallelism", "roles", "gpus", "pricePerGpuHour")
+    row = _some(
+        given,
+        "name",
+        "gpuType",
+        "gpusPerNode",
+        "gpusPerRack",
+        "degrees",
+        "parallelism",
+        "roles",
+        "gpus",
+        "pricePerGpuHour",
+    )
     if "degrees" not in row and "parallelism" not in row and (limited := _degrees_of_devices(given)):
         row["degrees"] = limited
     rates = _some(_object(given, "interconnect", where, optional=True), "inNode", "acrossNodes")

@@ -131,7 +131,7 @@ def look_up(
 
 def silicon_notes(request: "Request", profile: CostProfile) -> list[str]:
     """Return which costs of a profile were fitted for this plan, and which tables are lacking and why."""
-    sizes = [p.gpus_per_node if p.spans else 0 for p in request.capacity.pools if p.gpu_type == profile.gpu]
+    sizes = [p.scale_up_gpus for p in request.capacity.pools if p.gpu_type == profile.gpu]
     model = dimensions_of(request.model)
     notes: list[str] = []
     for way in dict.fromkeys((request.engine.prefill.all_to_all, request.engine.decode.all_to_all)):
