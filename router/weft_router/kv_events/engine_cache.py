@@ -8,7 +8,7 @@ engine with other settings. Then coordinators go on with their own estimate, as 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Final
@@ -18,7 +18,7 @@ from weft_core.kv_block_keys import ID_BYTES, START, block_keys, id_bytes
 from weft_core.kv_index import LIMIT, TIERS, BlockIndex
 from weft_core.prefix_sketch import sketch_of
 from weft_router.kv_events.prompt_links import PromptLinks, ServedPrompt
-from weft_router.kv_events.rank_cache import SLICE, RankCache
+from weft_router.kv_events.rank_cache import DISK, SLICE, RankCache
 from weft_router.kv_events.session_blocks import STRIDE, SessionBlocks
 from weft_router.kv_events.subscriber import KvEventSubscriber
 from weft_router.telemetry.metrics import Metrics
@@ -144,6 +144,12 @@ class EngineCache:
         if pinned:
             found["gpu"] += tokens % size
         return {**found, "none": tokens - sum(found.values())}
+
+    async def forget_files(self, hashes: Sequence[int] | None) -> None:
+        """Take blocks out of the disk's tier, whose files are deleted without an event; None: all of them."""
+        for rank in self.ranks:
+            for _ in rank.drop(DISK, hashes):
+                await asyncio.sleep(0)
 
     def lost(self) -> None:
         """Forget everything: the engine is gone, and its cache with it."""

@@ -5,7 +5,7 @@ count for good. What an engine stores afterwards counts again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal
 
 from weft_core.kv_block_keys import ID_BYTES, START, block_keys
@@ -13,6 +13,7 @@ from weft_core.kv_index import BlockIndex
 from weft_router.kv_events.wire import Cleared, Event, MalformedError, Removed, Stored, decode
 
 GPU: Final = 0
+DISK: Final = 2
 SLICE: Final = 128
 """Blocks that are stored at a time: streams of tokens wait meanwhile."""
 FIRST_GROUP: Final = 0
@@ -65,6 +66,20 @@ class RankCache:
         self.index.clear()
         self.block_tokens = 0
         self.expected = expected
+        self.changes += 1
+
+    def drop(self, tier: int, hashes: Sequence[int] | None) -> Iterator[None]:
+        """Take blocks out of a tier without an event; None: all that it has.
+
+        Between two steps other work may be done.
+        """
+        index, at = self.index, 0
+        self.changes += 1
+        while at < (index.slots if hashes is None else len(hashes)):
+            end = at + SLICE
+            index.remove(tier, index.hashes_in(tier, at, end) if hashes is None else hashes[at:end])
+            at = end
+            yield
         self.changes += 1
 
     def take(self, number: int, payload: bytes) -> Iterator[None]:
