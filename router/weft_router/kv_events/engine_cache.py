@@ -17,6 +17,7 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.kv_block_keys import ID_BYTES, START, block_keys, id_bytes
 from weft_core.kv_index import LIMIT, TIERS, BlockIndex
 from weft_core.prefix_sketch import sketch_of
+from weft_router.kv_events.event_faults import EventFaults
 from weft_router.kv_events.prompt_links import PromptLinks, ServedPrompt
 from weft_router.kv_events.rank_cache import DISK, SLICE, RankCache
 from weft_router.kv_events.session_blocks import STRIDE, SessionBlocks
@@ -29,6 +30,8 @@ MAX_WAITING: Final = 256
 """Served prompts that wait to be taken in; of more the oldest are dropped."""
 CHECK_S: Final = 2.0
 """When a served prompt's blocks have to be in the index: events come with the step, batches of them a little later."""
+UNSIZED: Final = 256
+"""Tokens of a prompt for which events are expected before any said how large a block is."""
 PART: Final = 4096
 """Blocks of a session that are counted at a time, in a millisecond."""
 AGAIN_S: Final = 5.0
@@ -55,8 +58,9 @@ class EngineCache:
         self._came = asyncio.Event()
         self._links = PromptLinks()
         self._sessions = SessionBlocks()
-        self._checks: deque[tuple[float, int]] = deque(maxlen=MAX_WAITING)
+        self._checks: deque[tuple[float, int | None]] = deque(maxlen=MAX_WAITING)
         self._missing = DISAGREEMENTS
+        self._faults = EventFaults(self.ranks, clock)
         self._state: tuple[int, ...] = ()
         self._sketch = ""
         self._tier_sketches: tuple[tuple[str, str], ...] = ()
@@ -157,10 +161,14 @@ class EngineCache:
             rank.restart()
         self._checks.clear()
         self._missing = DISAGREEMENTS
+        self._faults.reset()
 
     def describe(self, record: WorkerRecord) -> WorkerRecord:
-        """Add to a heartbeat which beginnings of prompts are cached, while events can be trusted."""
+        """Add to a heartbeat which beginnings of prompts are cached, while events can be trusted, and their faults."""
         self._check()
+        faults = self._faults.found()
+        if faults:
+            record = replace(record, kv_tier_faults=record.kv_tier_faults + faults)
         if not self.trusted:
             return replace(record, kv_prefixes=None, kv_tier_prefixes=())
         self._update_sketches()
@@ -182,6 +190,8 @@ class EngineCache:
     async def _take(self, prompt: ServedPrompt) -> None:
         size = self.block_tokens
         if not size:
+            if prompt.prompt_tokens >= UNSIZED:
+                self._checks.append((self._clock() + CHECK_S, None))
             return
         raw, width, keys = id_bytes(prompt.ids), size * ID_BYTES, list[int]()
         extras = prompt.extras
@@ -201,7 +211,10 @@ class EngineCache:
         now = self._clock()
         while self._checks and self._checks[0][0] <= now:
             _, key = self._checks.popleft()
-            agrees = any(rank.index.reach(key).kept for rank in self.ranks)
+            if key is None and self.block_tokens:
+                continue  # events came meanwhile; its keys are not known
+            agrees = key is not None and any(rank.index.reach(key).kept for rank in self.ranks)
+            self._faults.prompt(agrees=agrees)
             trusted = self.trusted
             self._missing = 0 if agrees else self._missing + 1
             if trusted and not self.trusted:

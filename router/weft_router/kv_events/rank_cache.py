@@ -41,6 +41,8 @@ class RankCache:
         """The number of the batch that comes next."""
         self.changes = 0
         """Grows with each batch that is taken in, and whenever all is forgotten."""
+        self.breaks = 0
+        """How often batches were lost, unreadable or out of order."""
         self._latest = -1
         self._refused = refused
 
@@ -58,11 +60,16 @@ class RankCache:
 
     def restart(self, number: int = -1) -> None:
         """Begin again: the engine is another one, or its batches came in disorder. The latest has this number."""
-        self.forget(0)
+        self.breaks += number >= 0
+        self._clear(0)
         self._latest = number
 
     def forget(self, expected: int) -> None:
-        """Drop all blocks, and go on with this batch."""
+        """Drop all blocks, as events are missing, and go on with this batch."""
+        self.breaks += 1
+        self._clear(expected)
+
+    def _clear(self, expected: int) -> None:
         self.index.clear()
         self.block_tokens = 0
         self.expected = expected
@@ -102,7 +109,7 @@ class RankCache:
 
     def _apply(self, event: Event) -> Iterator[None]:
         if isinstance(event, Cleared):
-            self.forget(self.expected)
+            self._clear(self.expected)
             self._count("cleared")
         elif event.tier is None:
             self._count("unknown-tier")
