@@ -190,6 +190,10 @@ class BlockIndex:
         """Return the fastest tier that has a block; that of the GPUs if none has."""
         return _FASTEST[self._tiers[slot]] if (slot := self._find_key(key)) else 0
 
+    def below(self, key: int) -> int:
+        """Return the fastest tier below the GPUs' that has a block; 0 if none has."""
+        return _FASTEST[self._tiers[slot] & ~_GPU] if (slot := self._find_key(key)) else 0
+
     def reach(self, key: int) -> CachedPrefix:
         """Return how much is kept of the prompt that ends with a block, as 0 (not all of it) or 1."""
         slot = self._find_key(key)

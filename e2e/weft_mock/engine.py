@@ -237,6 +237,7 @@ class Engine:
         """Misbehave in this way from now on."""
         self.faults = faults
         self.pacing.slowdown = faults.slow
+        self.scheduler.tiers.faults = faults
         self._tokens_since_fault.clear()
         if faults.hang:
             self._resumed.clear()

@@ -228,6 +228,24 @@ async def test_of_each_session_it_is_known_how_much_is_kept() -> None:
     assert worker.cache.kept_tokens("session of short") is None, "too short to be remembered"
 
 
+async def test_of_each_session_it_is_known_what_a_tier_would_give_back() -> None:
+    worker = Worker(ranks=2)
+    ids, session = list(range(100)), "session of a"
+    hashes = worker.store(ids, rank=1)
+    await worker.serve(prompt(ids, "a"))
+    assert worker.links("a") == 0, "rank 0 has it not"
+    assert worker.cache.in_tiers(session) == ("gpu", 0)
+    for medium, count in (("CPU", 8), ("STORAGE", 19)):
+        stored = {"type": "BlockStored", "block_hashes": hashes[:count], "parent_block_hash": None, "token_ids": []}
+        worker.batch({**stored, "block_size": 0, "medium": medium}, rank=1)
+    assert worker.cache.in_tiers(session) == ("disk", 2 * STRIDE * SIZE), "19 of 25 blocks, to a multiple of 8"
+    assert worker.cache.in_tiers(session, 1) == ("disk", 2 * STRIDE * SIZE)
+    assert worker.cache.in_tiers(session, 0) == ("gpu", 0)
+    worker.batch({"type": "BlockRemoved", "block_hashes": hashes[8:], "medium": "STORAGE"}, rank=1)
+    assert worker.cache.in_tiers(session) == ("cpu", STRIDE * SIZE)
+    assert worker.cache.in_tiers("another") == ("gpu", 0)
+
+
 async def test_where_each_token_of_a_session_is() -> None:
     """Worked by hand: 25 whole blocks and 2 tokens, of which 5 blocks are dropped and 12 moved to the CPU's memory."""
     worker = Worker()

@@ -125,6 +125,26 @@ class EngineCache:
         below = {tier: counts[place] * tokens for place, tier in enumerate(TIERS) if place and counts[place]}
         return prefix.kept * tokens, below
 
+    def in_tiers(self, session: str, rank: int | None = None) -> tuple[str, int]:
+        """Return a tier below the GPUs', and how many tokens of a session's last round it and faster ones have.
+
+        It is the tier of the last of these blocks; that GPU memory has them, too, does not count. The beginning of a
+        round is taken to stay longest. 0 tokens where nothing is known.
+        """
+        keys = self._sessions.some_keys(session)
+        indexes = [one.index for one in (self.ranks if rank is None else self.ranks[rank : rank + 1])]
+        if not self.trusted or not keys or not any(sum(index.blocks[1:]) for index in indexes):
+            return TIERS[0], 0
+        index = max(indexes, key=lambda one: one.prefix(keys).kept)
+        low, high = 0, len(keys)
+        while low < high:
+            middle = (low + high) // 2
+            if index.below(keys[middle]):
+                low = middle + 1
+            else:
+                high = middle
+        return (TIERS[index.below(keys[low - 1])], low * STRIDE * self.block_tokens) if low else (TIERS[0], 0)
+
     async def places(
         self, session: str, *, tokens: int, pinned: bool, rank: int | None = None
     ) -> dict[str, int] | None:
