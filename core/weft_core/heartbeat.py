@@ -128,7 +128,8 @@ class WorkerRecord:
     adapter_faults: tuple[tuple[str, str], ...] = ()
     """Those that the engine did not load, by the same names, and what the engine said."""
     kv_tier_faults: tuple[tuple[str, str], ...] = ()
-    """What is wrong with its KV cache tiers (weft_core.kv_tiers.DISK_FAULTS), and in words what is known of it."""
+    """What is wrong with its KV cache tiers and KV events (DISK_FAULTS and EVENT_FAULTS of weft_core.kv_tiers), and in
+    words what is known of it."""
     kv_prefixes: str | None = None
     """A sketch of the beginnings of prompts in its cache (weft_core.prefix_sketch); None: its engine does not say."""
     kv_tier_prefixes: tuple[tuple[str, str], ...] = ()

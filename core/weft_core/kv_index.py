@@ -155,6 +155,16 @@ class BlockIndex:
                 self._release(slot)
         return removed
 
+    @property
+    def slots(self) -> int:
+        """Return how many slots there are to look at in ``hashes_in``."""
+        return self._used
+
+    def hashes_in(self, tier: int, first: int, end: int) -> list[int]:
+        """Return the hashes of the blocks that a tier has, of those in some slots."""
+        bit, tiers = 1 << tier, self._tiers
+        return [self._hash[slot] for slot in range(max(1, first), min(end, self._used)) if tiers[slot] & bit]
+
     def prefix(self, keys: Sequence[int]) -> CachedPrefix:
         """Return how much of a prompt with these block keys is kept."""
         gpu = self._run(keys, 0, _GPU, self.holes_gpu)
@@ -179,6 +189,10 @@ class BlockIndex:
     def tier_of(self, key: int) -> int:
         """Return the fastest tier that has a block; that of the GPUs if none has."""
         return _FASTEST[self._tiers[slot]] if (slot := self._find_key(key)) else 0
+
+    def below(self, key: int) -> int:
+        """Return the fastest tier below the GPUs' that has a block; 0 if none has."""
+        return _FASTEST[self._tiers[slot] & ~_GPU] if (slot := self._find_key(key)) else 0
 
     def reach(self, key: int) -> CachedPrefix:
         """Return how much is kept of the prompt that ends with a block, as 0 (not all of it) or 1."""

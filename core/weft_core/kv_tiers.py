@@ -20,6 +20,12 @@ DISK_FULL, DISK_SLOW, DISK_FAILED, DISK_SILENT = "disk-full", "disk-slow", "disk
 it cannot be written to; what keeps it in order does not answer."""
 DISK_FAULTS = (DISK_FAILED, DISK_SILENT, DISK_FULL, DISK_SLOW)
 """The worst first."""
+EVENTS_MISSING, EVENTS_LOST = "events-missing", "events-lost"
+EVENTS_BLOCK_SIZE, EVENTS_DIFFER = "events-block-size", "events-differ"
+"""Faults of KV events: none come though prompts are served; batches are lost, out of order or unreadable again and
+again; blocks have several sizes; events come, and prompts that were served are not in them."""
+EVENT_FAULTS = (EVENTS_MISSING, EVENTS_BLOCK_SIZE, EVENTS_DIFFER, EVENTS_LOST)
+"""The worst first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.render.engines import vllm
 from weft_operator.render.engines.adapters import engine_files
 from weft_operator.render.engines.container import EngineRequest
+from weft_router.kv_disk_blocks import DeletedBlocks
 
 pytestmark = [
     pytest.mark.component,
@@ -67,11 +68,11 @@ from vllm.v1.kv_offload.config import (
 )
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 
-extra, engine = json.loads(sys.argv[1]), sys.argv[2]
+extra, engine, events = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3] == "events"
 config = OffloadingConfig(
     groups=(OffloadingGroupConfig(tokens_per_block=16, layer_names=("layer.0",), group_id=0),),
     worker_kv_bytes_per_block=65536,
-    enable_kv_cache_events=False,
+    enable_kv_cache_events=events,
     extra_config=extra,
     engine_id=engine,
     model=OffloadingModelConfig(name="tiny", dtype="bfloat16"),
@@ -83,7 +84,15 @@ config = OffloadingConfig(
 )
 spec = OffloadingSpecFactory.create_spec(config)
 manager = spec.get_manager()
-found = {"spec": type(spec).__name__, "chunks": spec.num_chunks, "prompts": spec.offload_prompt_only}
+tiers = getattr(manager, "secondary_tiers", ())
+found = {
+    "spec": type(spec).__name__, "chunks": spec.num_chunks, "prompts": spec.offload_prompt_only,
+    "published": [tier.events is not None for tier in tiers],
+    "blocks_per_file": spec.blocks_per_chunk,
+}
+if tiers:
+    from vllm.v1.kv_offload.base import make_offload_key
+    found["file"] = tiers[0].file_mapper.get_file_name(make_offload_key(bytes(range(32)), 0))
 print("found", json.dumps(found), flush=True)
 manager.shutdown()
 """
@@ -110,20 +119,26 @@ print("found", json.dumps(dataclasses.asdict(MooncakeStoreConfig.load_from_confi
 """
 
 
-def spec_with(name: str) -> DisaggInferenceServiceSpec:
+def spec_with(name: str, *, events: bool = False) -> DisaggInferenceServiceSpec:
     body = tiny_service()["spec"]
+    if events:
+        body = {**body, "engine": {**body["engine"], "kvEvents": "Enabled"}}
     return DisaggInferenceServiceSpec.model_validate({**body, "kvCache": TIERS[name]})
 
 
-def flag_of(name: str) -> str:
+def flag_of(name: str, *, events: bool = False) -> str:
     request = EngineRequest(role="decode", degree=1, default_image="", service=ServiceKey("n", "s"), revision="r1")
-    (found,) = (a for a in vllm.build_container(spec_with(name), request).args if a.startswith("--kv-transfer-config"))
+    (found,) = (
+        a
+        for a in vllm.build_container(spec_with(name, events=events), request).args
+        if a.startswith("--kv-transfer-config")
+    )
     return found
 
 
-def offloading_of(name: str) -> dict[str, Any]:
+def offloading_of(name: str, *, events: bool = False) -> dict[str, Any]:
     """Return the settings of the connector that offloads."""
-    config = json.loads(flag_of(name).partition("=")[2])
+    config = json.loads(flag_of(name, events=events).partition("=")[2])
     (found,) = (
         child["kv_connector_extra_config"]
         for child in config["kv_connector_extra_config"]["connectors"]
@@ -163,19 +178,25 @@ def test_vllm_reads_the_flag_and_knows_the_connectors(name: str, tmp_path: Path)
     assert not any(found["piecewise"].values())
 
 
+@pytest.mark.parametrize("events", [False, True], ids=["quiet", "events"])
 @pytest.mark.parametrize(("name", "made"), [("cpu", "CPUOffloadingSpec"), ("disk", "TieringOffloadingSpec")])
-def test_vllm_makes_its_tiers_of_the_settings(name: str, made: str, tmp_path: Path) -> None:
-    extra = offloading_of(name)
+def test_vllm_makes_its_tiers_of_the_settings(name: str, made: str, events: bool, tmp_path: Path) -> None:
+    extra = offloading_of(name, events=events)
     assert extra["cpu_bytes_to_use"] == 2**30
     extra["cpu_bytes_to_use"] = 2**22  # what /dev/shm has here, too
     for tier in extra.get("secondary_tiers", ()):
         tier["root_dir"] = str(tmp_path / "kv")
     engine = f"weft-test-{os.getpid()}"
     try:
-        found = ask(_OFFLOAD, json.dumps(extra), engine, home=tmp_path)
+        found = ask(_OFFLOAD, json.dumps(extra), engine, "events" if events else "", home=tmp_path)
     finally:
         Path(f"/dev/shm/vllm_offload_{engine}.mmap").unlink(missing_ok=True)
-    assert found == {"spec": made, "chunks": 64, "prompts": False}
+    deleted = DeletedBlocks()
+    if name == "disk":
+        deleted.add(found.pop("file"))
+        assert deleted.page(0)["hashes"] == [int.from_bytes(range(24, 32))], "files are named by their blocks"
+    published = [events] if name == "disk" else []
+    assert found == {"spec": made, "chunks": 64, "prompts": False, "published": published, "blocks_per_file": 1}
     assert (name == "disk") == bool(list((tmp_path / "kv").glob("tiny_*/config.json")))
 
 

@@ -11,7 +11,8 @@ import pytest
 from weft_core.kv_tiers import tier_from_text
 from weft_e2e.stack import HOST, TOKEN, Stack, StackConfig, StackWorker, running
 from weft_e2e.waiting import until
-from weft_mock.tokenizer import filler
+from weft_mock.model import answer
+from weft_mock.tokenizer import chat_ids, decode, filler
 from weft_mock_tests.engines import profile
 from weft_router.ask import ask
 
@@ -105,6 +106,42 @@ def test_each_session_has_exact_counts_of_its_tokens_by_tier(alone: Stack) -> No
     session.ask("again?")
     record = last_of(alone, "d-0")
     assert (record["cached"], record["loaded"]) == (kv["gpu"], kv["cpu"])
+
+
+@pytest.mark.parametrize(
+    ("faults", "stores", "loads"),
+    [
+        ({}, True, True),
+        ({"full_tiers": True}, False, False),
+        ({"fail_loads": True}, True, False),
+        ({"slow_loads": 20}, True, True),
+    ],
+    ids=["well", "full", "unreadable", "slow"],
+)
+def test_answers_are_the_same_whatever_a_tier_does(
+    alone: Stack, faults: dict[str, object], stores: bool, loads: bool
+) -> None:
+    """Each answer has the tokens of an engine that computes the whole prompt; what is not read is computed."""
+    kind = "-".join(faults) or "well"
+    session = Session(alone, f"tokens {kind}", 1000 + sum(kind.encode()))
+    alone.fault("d-0", faults)
+    try:
+        session.ask()
+        session.ask("and now?")
+        wait(lambda: session.row()["kv"] is not None, "events to be trusted")
+        for number in range(4):
+            Session(alone, f"other {kind} {number}", 2000 + 10 * number + len(kind), tokens=2200).ask()
+        wait(lambda: session.row()["kv"]["gpu"] == 0, "others to push it out of the GPU's memory")
+        assert session.in_tier == (session.row()["tokens"] // 16 * 16 if stores else 0)
+        session.ask("again?")
+    finally:
+        alone.fault("d-0", {})
+    record = last_of(alone, "d-0")
+    assert (record["loaded"] > PROMPT - 200) == loads
+    assert record["computed"] + record["cached"] + record["loaded"] == record["prompt"]
+    for at in (1, 3, 5):
+        expected = decode(answer(chat_ids(session.messages[:at]), 40))
+        assert session.messages[at]["content"] == expected
 
 
 def pinned(stack: Stack, worker: str) -> int:

@@ -222,10 +222,11 @@ def mock_engine(
     try:
         host, port = _address("--listen", listen)
         _insist_on_weights(weights)
+        disk_events = True
         if kv_transfer_config is not None:
             if protocol != "vllm":
                 raise ValueError("--kv-transfer-config: only with --protocol vllm")
-            check_transfer_config(kv_transfer_config, bidirectional=bidirectional)
+            disk_events = check_transfer_config(kv_transfer_config, bidirectional=bidirectional)
         config = EngineConfig(
             model=model,
             profile=profile_from_json(_json("--profile", profile.read_bytes())),
@@ -257,6 +258,7 @@ def mock_engine(
             priority_scheduling=scheduling_policy == "priority",
             trusting=trusting,
             kv_events=None if kv_events_config is None else events_config(kv_events_config),
+            disk_events=disk_events,
         )
         faults = faults_from_json(_json("--fault", fault))
         own = Nodes(

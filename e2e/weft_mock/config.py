@@ -54,6 +54,8 @@ class EngineConfig:
     trusting: bool = False
     kv_events: KvEventsConfig | None = None
     """Where its KV events go; None: it publishes none."""
+    disk_events: bool = True
+    """Whether there are events of its disk, too."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -97,7 +97,9 @@ class Engine:
             ),
             describe=self._describe,
         )
-        self._events = KvEventLog(block_size=config.block_size, wanted=config.kv_events is not None)
+        self._events = KvEventLog(
+            block_size=config.block_size, wanted=config.kv_events is not None, disk=config.disk_events
+        )
         self.publisher: KvEventPublisher | None = None
         """Publishes its KV events, where that is asked for."""
         pool.on_evict = self._events.evicted
@@ -235,6 +237,7 @@ class Engine:
         """Misbehave in this way from now on."""
         self.faults = faults
         self.pacing.slowdown = faults.slow
+        self.scheduler.tiers.faults = faults
         self._tokens_since_fault.clear()
         if faults.hang:
             self._resumed.clear()

@@ -11,6 +11,7 @@ _STAGES: Mapping[Action, tuple[str, ...]] = {
     "hang": ("before_headers", "after_headers"),
     "cut": ("before_headers", "after_headers", "half"),
 }
+_SWITCHES = ("hang", "lie_health", "unhealthy", "fail_transfers", "no_adapters", "full_tiers", "fail_loads")
 _TOKEN = re.compile(r"token:([1-9]\d{0,8})")
 
 
@@ -43,6 +44,8 @@ class Faults:
     * ``lie_health``: ``/health`` says 200 whatever happens. ``unhealthy``: it says 503 although all is well.
     * ``fail_transfers``: reads of KV blocks held here fail.
     * ``no_adapters``: no adapter that is to be loaded is found.
+    * ``full_tiers``: KV cache tiers take no more blocks. ``fail_loads``: loads from them fail when they would end.
+      ``slow_loads``: loads take this factor longer.
     """
 
     die_at_token: int | None = None
@@ -57,6 +60,9 @@ class Faults:
     unhealthy: bool = False
     fail_transfers: bool = False
     no_adapters: bool = False
+    full_tiers: bool = False
+    fail_loads: bool = False
+    slow_loads: float = 1.0
 
     def answered_with(self) -> int | None:
         """Return the status the next ``/v1`` request gets instead of being served, and count it."""
@@ -92,7 +98,7 @@ def faults_from_json(body: object) -> Faults:
     unknown = sorted(str(key) for key in body if key not in known)
     if unknown:
         raise FaultError(f"{unknown[0]}: unknown fault; use one of {', '.join(known)}")
-    for name in ("hang", "lie_health", "unhealthy", "fail_transfers", "no_adapters"):
+    for name in _SWITCHES:
         if name in body and not isinstance(body[name], bool):
             raise FaultError(f"{name}: true or false is needed")
     for name, least, most in (("die_at_token", 1, 10**9), ("times", 1, 10**9), ("status", 400, 599)):
@@ -101,9 +107,10 @@ def faults_from_json(body: object) -> Faults:
             isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most
         ):
             raise FaultError(f"{name}: a whole number from {least} to {most} is needed")
-    slow = body.get("slow", 1.0)
-    if isinstance(slow, bool) or not isinstance(slow, int | float) or not 0 < slow < 1e6:
-        raise FaultError("slow: a factor above 0 is needed")
+    for name in ("slow", "slow_loads"):
+        factor = body.get(name, 1.0)
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < 1e6:
+            raise FaultError(f"{name}: a factor above 0 is needed")
     for action, stages in _STAGES.items():
         at = body.get(f"{action}_at")
         if at is not None and at not in stages and not (isinstance(at, str) and _TOKEN.fullmatch(at)):

@@ -1,6 +1,7 @@
 """Collect the KV events of a step in the form of vLLM 0.32: blocks that became full, and blocks that were evicted.
 
 Of tiers below the GPUs events have hashes alone, as those of vLLM's connectors without ``self_describing_kv_events``.
+vLLM's tier of files publishes events only where its settings say so, and no removals.
 """
 
 from typing import Any, Final
@@ -8,15 +9,17 @@ from typing import Any, Final
 from weft_mock.sequence import Sequence
 
 Event = dict[str, Any]
-_MEDIA: Final = {"cpu": ("CPU", "LOCAL"), "disk": ("STORAGE", "LOCAL"), "remote": ("STORAGE", "REMOTE")}
+_MEDIA: Final = {"cpu": ("CPU", None), "disk": ("STORAGE", None), "remote": ("STORAGE", "REMOTE")}
 
 
 class KvEventLog:
     """Collects the events of a step; nothing where they are not wanted."""
 
-    def __init__(self, *, block_size: int, wanted: bool) -> None:
+    def __init__(self, *, block_size: int, wanted: bool, disk: bool = True) -> None:
+        """Collect what is ``wanted``, of files only if ``disk`` says so."""
         self._block_size = block_size
         self._wanted = wanted
+        self._disk = disk
         self._gpu: list[Event] = []
         self._tiers: list[Event] = []
 
@@ -49,8 +52,8 @@ class KvEventLog:
             self._gpu.append({"type": "BlockRemoved", "block_hashes": [key], "medium": "GPU", "group_idx": 0})
 
     def tier(self, name: str, key: int, kept: bool) -> None:
-        """Note that a tier has a block now, or has not any more."""
-        if not self._wanted:
+        """Note that a tier has a block now, or has not any more; files are deleted without an event."""
+        if not self._wanted or (name == "disk" and not (self._disk and kept)):
             return
         medium, locality = _MEDIA[name]
         event: Event = {"block_hashes": [key], "medium": medium, "group_idx": 0, "locality": locality}

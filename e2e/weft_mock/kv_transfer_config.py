@@ -59,6 +59,7 @@ _FILE_SYSTEM: Mapping[str, Check] = {
     "root_dir": _folder,
     "n_read_threads": _count,
     "n_write_threads": _count,
+    "enable_kv_events": _flag,
 }
 _LMCACHE: Mapping[str, Check] = {
     "lmcache.local_cpu": _flag,
@@ -77,8 +78,8 @@ _CONNECTORS: Mapping[str, tuple[Mapping[str, Check], frozenset[str]]] = {
 _MULTI = "MultiConnector"
 
 
-def check_transfer_config(text: str, *, bidirectional: bool) -> None:
-    """Check the value of the flag beside ``--bidirectional``.
+def check_transfer_config(text: str, *, bidirectional: bool) -> bool:
+    """Check the value of the flag beside ``--bidirectional``; return whether its tier of files publishes KV events.
 
     Raises:
         ValueError: it is none that vLLM would do what was meant with; the message says which part.
@@ -99,6 +100,7 @@ def check_transfer_config(text: str, *, bidirectional: bool) -> None:
         both = bool(extra.get("bidirectional_kv_xfer", False))
         if name == "NixlConnector" and both is not bidirectional:
             raise ValueError(f"{_FLAG}: bidirectional_kv_xfer is {both} and --bidirectional {bidirectional}")
+    return any(tier.get("enable_kv_events", False) for _, extra in found for tier in extra.get("secondary_tiers", ()))
 
 
 def _connectors(config: dict[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

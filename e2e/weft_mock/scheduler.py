@@ -161,14 +161,15 @@ class Scheduler:
             places = self.tiers.prefix(missing)
             if places:
                 ends = self.tiers.load(places, sequence.ready, scale=self.pacing.factor)
-                self.loading[sequence] = (ends, sequence.computed + len(places) * size)
+                read = 0 if self.tiers.faults.fail_loads else len(places)
+                self.loading[sequence] = (ends, sequence.computed + read * size)
                 admission.loads.append(ends)
             else:
                 self.running.append(sequence)
         return admission
 
     def _end_load(self, sequence: Sequence) -> None:
-        """Take a sequence whose KV was loaded from tiers."""
+        """Take a sequence whose KV was loaded from tiers, or could not be: then it is computed."""
         ends, tokens = self.loading.pop(sequence)
         sequence.ready = ends
         record = sequence.record

@@ -2,7 +2,8 @@
 
 As vLLM's OffloadingConnector: a block is written as soon as it is full, and found by its prefix-cache key. A tier that
 has no room drops its least recently used blocks into the next one; a request uses all blocks of its prompt. Writing
-takes no time here; loads from one tier come one after the other.
+takes no time here; loads from one tier come one after the other. A load that fails takes its time, and its tokens are
+computed.
 """
 
 from collections import Counter, OrderedDict
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from weft_core.kv_tiers import KVTier
+from weft_mock.faults import Faults
 
 
 @dataclass(slots=True)
@@ -42,6 +44,8 @@ class Tiers:
         """Tokens that were loaded, by tier."""
         self.stored: Counter[str] = Counter()
         """Tokens that were written, by tier."""
+        self.faults = Faults()
+        """What goes wrong from now on: ``full_tiers``, ``fail_loads`` and ``slow_loads`` count here."""
         self.on_change: Callable[[str, int, bool], None] = lambda _tier, _key, _kept: None
         """Called with a tier and the key of each block that it has from now on, or has not any more."""
         for one in self._tiers:
@@ -53,7 +57,9 @@ class Tiers:
         return {one.tier.name: len(one.states) for one in self._tiers}
 
     def put(self, key: int, state: int) -> None:
-        """Write a block that became full."""
+        """Write a block that became full; a tier that takes no more goes on with those that it has."""
+        if self.faults.full_tiers:
+            return
         moved = (key, state)
         for one in self._tiers:
             if moved[0] not in one.states:
@@ -90,7 +96,8 @@ class Tiers:
         for place, count in Counter(places).items():
             one = self._tiers[place]
             seconds = scale * one.tier.t_load(count * self._block_size, self._block_bytes / self._block_size)
-            one.free_at = max(one.free_at, at) + seconds
+            one.free_at = max(one.free_at, at) + seconds * self.faults.slow_loads
             ends = max(ends, one.free_at)
-            self.loaded[one.tier.name] += count * self._block_size
+            if not self.faults.fail_loads:
+                self.loaded[one.tier.name] += count * self._block_size
         return ends

@@ -24,6 +24,9 @@ HELLO: list[dict[str, object]] = [{"role": "user", "content": "hello"}]
         ({"times": -1}, "times"),
         ({"slow": 0}, "slow"),
         ({"slow": "2"}, "slow"),
+        ({"slow_loads": 0}, "slow_loads"),
+        ({"full_tiers": 1}, "full_tiers"),
+        ({"fail_loads": "yes"}, "fail_loads"),
     ],
 )
 def test_faults_that_cannot_be_arranged_are_named(body: object, word: str) -> None:

@@ -23,9 +23,9 @@ TIERS = (KVTier("cpu", 12 * BLOCK, 1e15), KVTier("disk", 8 * BLOCK, 1e15))
 class Logged:
     """A machine whose events are collected."""
 
-    def __init__(self, *tiers: KVTier) -> None:
+    def __init__(self, *tiers: KVTier, disk: bool = True) -> None:
         self.machine = Machine(tokens=20 * SIZE, tiers=tiers)
-        self.log = KvEventLog(block_size=SIZE, wanted=True)
+        self.log = KvEventLog(block_size=SIZE, wanted=True, disk=disk)
         self.machine.pool.on_evict = self.log.evicted
         self.machine.scheduler.on_cached = self.log.sealed
         self.machine.scheduler.tiers.on_change = self.log.tier
@@ -38,7 +38,7 @@ class Logged:
         for event in events:
             held = self.held[event["medium"]]
             if event["type"] == "BlockStored":
-                assert not held & set(event["block_hashes"])
+                assert event["medium"] == "STORAGE" or not held & set(event["block_hashes"])
                 held.update(event["block_hashes"])
             else:
                 held.difference_update(event["block_hashes"])
@@ -52,9 +52,15 @@ def test_events_say_what_is_cached(prompts: list[tuple[int, int]]) -> None:
         logged.serve(blocks, seed)
         machine = logged.machine
         assert logged.held["GPU"] == set(machine.pool._cached)
-        assert [logged.held[name] for name in ("CPU", "STORAGE")] == [
-            set(one.states) for one in machine.scheduler.tiers._tiers
-        ]
+        cpu, disk = (set(one.states) for one in machine.scheduler.tiers._tiers)
+        assert logged.held["CPU"] == cpu
+        assert logged.held["STORAGE"] >= disk, "files are deleted without an event"
+
+
+def test_events_of_files_are_left_out_where_their_tier_publishes_none() -> None:
+    quiet = Logged(*TIERS, disk=False)
+    assert all(event["medium"] != "STORAGE" for seed in range(4) for event in quiet.serve(12, seed))
+    assert quiet.machine.scheduler.tiers.blocks()["disk"] > 0
 
 
 def test_blocks_come_with_their_tokens_after_those_before_them() -> None:

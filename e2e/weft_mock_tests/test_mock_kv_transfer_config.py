@@ -45,8 +45,8 @@ def multi(*connectors: Any, **more: Any) -> dict[str, Any]:
     return {"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
 
 
-def check(config: Any, *, bidirectional: bool = True) -> None:
-    check_transfer_config(config if isinstance(config, str) else json.dumps(config), bidirectional=bidirectional)
+def check(config: Any, *, bidirectional: bool = True) -> bool:
+    return check_transfer_config(config if isinstance(config, str) else json.dumps(config), bidirectional=bidirectional)
 
 
 def without(config: dict[str, Any], key: str) -> dict[str, Any]:
@@ -116,6 +116,13 @@ def test_what_vllm_would_misread_is_refused(config: Any, words: str) -> None:
     with pytest.raises(ValueError, match=r"^--kv-transfer-config: ") as caught:
         check(config)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_tier_of_files_says_whether_it_publishes_events(published: bool) -> None:
+    tier = {"type": "fs", "root_dir": "/a", "enable_kv_events": published}
+    assert check(multi(NIXL, changed(DISK, secondary_tiers=[tier]))) is published
+    assert check(DISK) is False
 
 
 def test_nixl_goes_by_the_engine_s_own_flags() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_core.kv_tiers import KVTier
+from weft_mock.faults import Faults
 from weft_mock.model import answer
 from weft_mock.tiers import Tiers
 from weft_mock.tokenizer import chat_ids, filler
@@ -34,9 +35,10 @@ def tiers(*which: KVTier) -> Tiers:
     return Tiers(which, block_size=SIZE, kv_bytes_per_token=BYTES)
 
 
-def evicted_and_asked_again(*which: KVTier) -> tuple[Machine, list[float], float]:
+def evicted_and_asked_again(*which: KVTier, faults: Faults | None = None) -> tuple[Machine, list[float], float]:
     """Fill a cache of 40 blocks with a prompt of 20, then with others, and send the first one again."""
     machine = Machine(tokens=40 * SIZE, tiers=which)
+    machine.scheduler.tiers.faults = faults or Faults()
     first = machine.add(prompt(20 * SIZE), tokens=4)
     machine.run()
     for seed in (1, 2):
@@ -62,6 +64,24 @@ def test_a_tier_gives_back_what_was_evicted_in_the_time_of_a_load() -> None:
     assert (loaded, recomputed) == (19 * SIZE, 0), "the last block is computed: its step makes the first token"
     assert first_token_s == pytest.approx(0.0002 + 19 * SIZE * 1e-6 + 0.001 + SIZE * 1e-5)
     assert machine.scheduler.tiers.loaded == {"cpu": 19 * SIZE}
+
+
+def test_a_tier_that_takes_no_more_gives_nothing_back() -> None:
+    machine, (loaded, _), first_token_s = evicted_and_asked_again(cpu(1000), faults=Faults(full_tiers=True))
+    assert (loaded, machine.scheduler.tiers.stored.total()) == (0, 0)
+    assert first_token_s == pytest.approx(0.001 + 20 * SIZE * 1e-5)
+
+
+def test_a_load_that_fails_takes_its_time_and_the_tokens_are_computed() -> None:
+    machine, (loaded, _), first_token_s = evicted_and_asked_again(cpu(1000), faults=Faults(fail_loads=True))
+    assert (loaded, machine.scheduler.tiers.loaded.total()) == (0, 0)
+    assert first_token_s == pytest.approx(19 * SIZE * 1e-6 + 0.001 + 20 * SIZE * 1e-5)
+
+
+def test_a_slow_tier_gives_back_the_same() -> None:
+    _, (loaded, _), first_token_s = evicted_and_asked_again(cpu(1000), faults=Faults(slow_loads=50))
+    assert loaded == 19 * SIZE
+    assert first_token_s == pytest.approx(50 * 19 * SIZE * 1e-6 + 0.001 + SIZE * 1e-5)
 
 
 def test_what_does_not_fit_into_a_tier_goes_to_the_next() -> None:

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
-from weft_core.kv_tiers import DISK_FAILED, DISK_FULL, DISK_SILENT, DISK_SLOW
+from weft_core.kv_tiers import (
+    DISK_FAILED,
+    DISK_FULL,
+    DISK_SILENT,
+    DISK_SLOW,
+    EVENTS_BLOCK_SIZE,
+    EVENTS_DIFFER,
+    EVENTS_LOST,
+    EVENTS_MISSING,
+)
 from weft_operator.api.capacity import Pool
 from weft_operator.api.kv_cache import KvCache
 from weft_operator.api.objects import POOL_LABEL, WORKER_LABEL, Manifest
@@ -54,7 +63,7 @@ def sick(*faults: tuple[str, str]) -> TierFacts:
     return replace(READY, heartbeats={"a": beat("a"), "b": beat("b", *faults)})
 
 
-FOUND: Mapping[str, tuple[KvCache, TierFacts, tuple[str, ...]]] = {
+FOUND: Mapping[str, tuple[KvCache | None, TierFacts, tuple[str, ...]]] = {
     "TiersInUse": (CPU, READY, ("CPU memory (200Gi each)",)),
     "NotYetReady": (CPU, replace(READY, ready=frozenset()), ()),
     "TierTooLarge": (CPU, UNSCHEDULED, ("pool h100", "300 GiB", "200 of them", "has 250", "spec.kvCache.cpu.size")),
@@ -64,6 +73,11 @@ FOUND: Mapping[str, tuple[KvCache, TierFacts, tuple[str, ...]]] = {
     "DiskFull": (DISK, sick((DISK_FULL, "")), ("b on node node-b", "spec.kvCache.disk.size")),
     "DiskSlow": (DISK, sick((DISK_SLOW, "")), ("b on node node-b", "half a second")),
     "DiskUnavailable": (DISK, sick((DISK_FAILED, "Stale file handle")), ("b on node node-b", "Stale file handle")),
+    "EventsFollowed": (None, READY, ()),
+    "EventsMissing": (None, sick((EVENTS_MISSING, "")), ("b on node node-b publishes no KV events",)),
+    "BlockSizeDiffers": (CPU, sick((EVENTS_BLOCK_SIZE, "16 tokens")), ("b on node node-b", "those of 16 tokens count")),
+    "EventsDisagree": (CPU, sick((EVENTS_DIFFER, "")), ("b on node node-b", "without the prompts that it serves")),
+    "EventsLost": (None, sick((EVENTS_LOST, "")), ("b on node node-b", "out of order", "estimate meanwhile")),
 }
 """A state of a service for each reason, and words of its message."""
 
@@ -73,7 +87,8 @@ def test_each_reason_says_what_is_wrong_and_where(reason: str) -> None:
     cache, facts, words = FOUND[reason]
     value = check_tiers(cache, facts)
     assert value.reason == reason
-    assert value.status == {"TiersInUse": "True", "NotYetReady": "Unknown"}.get(reason, "False")
+    well = {"TiersInUse": "True", "EventsFollowed": "True", "NotYetReady": "Unknown"}
+    assert value.status == well.get(reason, "False")
     assert [word for word in words if word not in value.message] == [], value.message
 
 
@@ -142,8 +157,15 @@ def test_faults_of_former_workers_and_of_services_without_files_do_not_count() -
     assert check_tiers(CPU, sick((DISK_FULL, ""))).status == "True"
 
 
-def test_disks_are_looked_at_again_and_memory_is_not() -> None:
+def test_a_disk_that_fails_comes_before_events() -> None:
+    facts = sick((EVENTS_MISSING, ""), (DISK_FULL, ""))
+    assert check_tiers(DISK, facts).reason == "DiskFull"
+
+
+def test_disks_and_events_are_looked_at_again_and_memory_is_not() -> None:
     assert next_check_s(DISK, READY) == RECHECK_S
+    assert next_check_s(None, READY, events=True) == RECHECK_S
+    assert next_check_s(CPU, READY, events=True) == RECHECK_S
     assert next_check_s(CPU, READY) is None
 
 
@@ -207,6 +229,17 @@ async def test_a_full_disk_is_an_event_and_its_end_is_seen() -> None:
     world.heartbeats.clear()
     await world.until_quiet()
     assert conditions(world)["KVCacheTiers"] == ("True", "TiersInUse")
+
+
+async def test_events_that_stop_are_a_condition_of_a_service_without_tiers() -> None:
+    world = World()
+    world.cluster.change(engine={**service()["spec"]["engine"], "kvEvents": "Enabled"})
+    await world.until_quiet()
+    assert conditions(world)["KVCacheTiers"] == ("True", "EventsFollowed")
+    name = next(iter(world.cluster.names("StatefulSet")))
+    world.heartbeats[name] = WorkerRecord(name, "decode", "http://x", 1, 1, kv_tier_faults=((EVENTS_MISSING, ""),))
+    await world.until_quiet()
+    assert conditions(world)["KVCacheTiers"] == ("False", "EventsMissing")
 
 
 def conditions(world: World) -> dict[str, tuple[Any, Any]]:

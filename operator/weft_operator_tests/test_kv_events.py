@@ -106,6 +106,16 @@ def test_connectors_of_tiers_name_each_block() -> None:
     assert "self_describing_kv_events" not in connectors(container(with_tiers(vllm_service(), cpu=CPU)))
 
 
+@pytest.mark.parametrize("engine", ["mock", "vllm"])
+def test_the_tier_of_files_publishes_its_blocks(engine: str) -> None:
+    cache = with_tiers(BODIES[engine], cpu=CPU, disk={"size": "2Ti"})
+    text = flag(container(cache), "--kv-transfer-config")
+    assert '"enable_kv_events":true' in text
+    assert check_transfer_config(text, bidirectional=True) is True
+    quiet = changed(cache, "spec.engine.kvEvents", REMOVED)
+    assert "enable_kv_events" not in flag(container(quiet), "--kv-transfer-config")
+
+
 @pytest.mark.parametrize("body", [neuron_service(), tensorrt_llm_service()])
 def test_engines_without_events_are_refused(body: Manifest) -> None:
     messages: Any = service_messages(with_events(body))

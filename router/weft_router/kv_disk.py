@@ -81,8 +81,12 @@ def allowed_bytes(limit: int, used: int, *, total: int, free: int) -> int:
     return max(0, min(limit, used + free - total // SPARE_SHARE))
 
 
-def make_room(folder: Path, limit: int, disk: Callable[[Path], tuple[int, int]]) -> Room:
+def make_room(
+    folder: Path, limit: int, disk: Callable[[Path], tuple[int, int]], deleted: Callable[[str], None] = lambda _: None
+) -> Room:
     """Delete what was unused for longest where a folder holds too much; ``disk`` says total and free bytes.
+
+    ``deleted`` is called with the path of each file that is gone.
 
     Files are read twice and never held in memory: there may be millions.
     """
@@ -103,10 +107,10 @@ def make_room(folder: Path, limit: int, disk: Callable[[Path], tuple[int, int]])
         newest, gone = bucket, gone + sizes[bucket]
         if gone >= wanted:
             break
-    return Room(used, _delete(folder, newest, wanted), allowed)
+    return Room(used, _delete(folder, newest, wanted, deleted), allowed)
 
 
-def _delete(folder: Path, newest: int, wanted: int) -> int:
+def _delete(folder: Path, newest: int, wanted: int, on_deleted: Callable[[str], None]) -> int:
     """Delete files whose last use is not after a bucket of time, older buckets first, until enough is gone."""
     deleted = 0
     for last in (newest - 1, newest):
@@ -119,6 +123,7 @@ def _delete(folder: Path, newest: int, wanted: int) -> int:
                 except FileNotFoundError:
                     continue
                 deleted += file.size
+                on_deleted(file.path)
     return deleted
 
 
@@ -175,7 +180,7 @@ def keep(folder: Path, limit: int, *, unused_s: float, stop: Event, report: Disk
                 touch(folder)
             for name in remove_unused(folder, unused_s):
                 _say("kv_disk_folder_removed", folder=name)
-            room = make_room(folder, limit, disk_bytes)
+            room = make_room(folder, limit, disk_bytes, report.blocks.add)
             if room.deleted:
                 _say("kv_disk_room_made", used=room.used, deleted=room.deleted)
             report.deleted += room.deleted

@@ -16,8 +16,11 @@ from statistics import median
 from threading import Thread
 
 from weft_core.kv_tiers import DISK_FAILED, DISK_FULL, DISK_SLOW
+from weft_router.kv_disk_blocks import DeletedBlocks
 
 LOOPBACK = "127.0.0.1"
+DELETED = "/deleted/"
+"""Before a number: the path of the blocks that were deleted from it on; all other paths are the report's."""
 PROBE = ".probe"
 PROBE_BYTES = 2**20
 SLOW_S = 0.5
@@ -47,6 +50,7 @@ class DiskReport:
         self._full = False
         self.deleted = 0
         """Bytes since the start."""
+        self.blocks = DeletedBlocks()
 
     @contextmanager
     def waiting(self, *, measured: bool = False) -> Iterator[None]:
@@ -90,6 +94,8 @@ class DiskReport:
             "allowedBytes": self._allowed,
             "freeBytes": self._free,
             "deletedBytes": self.deleted,
+            "run": self.blocks.run,
+            "deletedBlocks": self.blocks.count,
             "writeSeconds": next(reversed(tuple(self._writes)), None),
             "faults": self.faults(),
         }
@@ -120,7 +126,9 @@ def serve(report: DiskReport, port: int) -> ThreadingHTTPServer:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            body = json.dumps(report.fields()).encode()
+            number = self.path.removeprefix(DELETED)
+            page = report.blocks.page(int(number)) if number.isdecimal() else report.fields()
+            body = json.dumps(page).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from weft_core.kv_tiers import t_load
 from weft_core.policies.snapshot import PrefillTask
 from weft_router.engines.adapter import EngineRequest
 from weft_router.engines.handles import KvHandle
@@ -17,6 +18,7 @@ from weft_router.openai.prompt_history import history_of
 from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.rounds.accounting import Accounting, meter_of
+from weft_router.rounds.tier_savings import saved_seconds
 from weft_router.sessions.round import Round
 from weft_router.sessions.session import PrefixMatch
 from weft_router.sessions.session_table import SessionTable
@@ -85,6 +87,38 @@ def test_what_comes_into_the_engines_cache_is_counted(book: Book) -> None:
     rnd.prefix_match = PrefixMatch(PrefillTask(9_000, 1_000), later=True, continues=True)
     book.finish(rnd, reply())
     assert book.intake == [10_002, 1_002]
+
+
+def saved(book: Book) -> dict[str, float]:
+    return {tier: book.metrics.kv_saved.labels(tier).value for tier in ("cpu", "disk")}
+
+
+@pytest.mark.parametrize(
+    ("cached", "cpu", "disk"),
+    [(9_000, 3_000, 2_000), (8_000, 3_000, 1_000), (6_000, 2_000, 0), (4_000, 0, 0), (0, 0, 0)],
+    ids=["all", "part of the disk", "part of memory", "the GPU's", "nothing"],
+)
+def test_what_was_loaded_saves_its_prefill_less_the_load(book: Book, cached: int, cpu: int, disk: int) -> None:
+    profile, speeds = book.settings.profile, book.settings.config.engine.tier_speeds()
+    rnd, answer = book.round(CHAT, messages=[HELLO]), reply()
+    below = {"cpu": 3_000, "disk": 2_000}
+    rnd.prefix_match = PrefixMatch(PrefillTask(9_000, 1_000), later=True, continues=True).loaded(below)
+    answer.cached_tokens = cached
+    book.finish(rnd, answer)
+    before = 4_000
+    for tier, tokens in (("cpu", cpu), ("disk", disk)):
+        computed_s = profile.t_pre(history=before, increment=tokens, degree=book.settings.degree) if tokens else 0.0
+        load_s = t_load({tier: tokens}, profile.kv_bytes_per_token, speeds)
+        assert saved(book)[tier] == pytest.approx(computed_s - load_s)
+        assert (saved(book)[tier] > 0) == bool(tokens)
+        before += tokens
+
+
+def test_a_tier_that_is_slower_than_computing_saves_nothing() -> None:
+    found = saved_seconds(
+        {"cpu": 100, "remote": 50}, gpu=0, cached=150, computed_s=lambda _, n: n / 100, loaded_s=lambda _, n: n / 75
+    )
+    assert found == {"cpu": 0.0, "remote": 0.0}
 
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"

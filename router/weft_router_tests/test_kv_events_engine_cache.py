@@ -8,10 +8,13 @@ import pytest
 
 from weft_core.heartbeat import WorkerRecord
 from weft_core.kv_block_keys import START, block_keys, id_bytes, prompt_extras
+from weft_core.kv_tiers import EVENTS_BLOCK_SIZE, EVENTS_DIFFER, EVENTS_LOST, EVENTS_MISSING
 from weft_core.prefix_sketch import contains, covered, link_digest
-from weft_router.kv_events.engine_cache import CHECK_S, DISAGREEMENTS, EngineCache
+from weft_router.kv_events.engine_cache import CHECK_S, DISAGREEMENTS, UNSIZED, EngineCache
+from weft_router.kv_events.event_faults import TIMES, WINDOW_S
 from weft_router.kv_events.prompt_links import MAX_OF_PROMPT, PromptLinks, ServedPrompt
 from weft_router.kv_events.session_blocks import STRIDE, SessionBlocks
+from weft_router.kv_events.wire import MalformedError
 from weft_router.openai.token_ids import TokenIds
 from weft_router.telemetry.metrics import Metrics
 from weft_router_tests.stack import is_so, until
@@ -111,6 +114,71 @@ async def test_events_that_disagree_with_the_rounds_do_not_count(caplog: pytest.
     assert worker.links("a") == 1
 
 
+def faults(worker: Worker) -> list[str]:
+    worker.clock.now += CHECK_S
+    return [kind for kind, _ in worker.cache.describe(RECORD).kv_tier_faults]
+
+
+async def test_an_engine_that_publishes_nothing_is_a_fault_once_it_serves() -> None:
+    worker, long = Worker(), list(range(UNSIZED))
+    await worker.serve(prompt([1] * 20, "short"))
+    for number in range(DISAGREEMENTS):
+        assert faults(worker) == []
+        await worker.serve(prompt(long, f"s{number}"))
+    assert faults(worker) == [EVENTS_MISSING]
+    worker.cache.lost()
+    assert faults(worker) == [], "another engine"
+    await worker.serve(prompt(long, "first"))
+    worker.store(long)
+    assert faults(worker) == [], "its events come a moment after the first prompt"
+
+
+async def test_events_that_stop_and_events_of_other_prompts_are_different_faults() -> None:
+    worker = Worker()
+    worker.store(IDS)
+    await worker.serve(prompt(IDS, "a"))
+    assert faults(worker) == []
+    for number in range(DISAGREEMENTS):
+        await worker.serve(prompt([100 + number] * 8, "b"))
+    assert faults(worker) == [EVENTS_MISSING]
+    worker.store([200] * 8)
+    assert faults(worker) == [EVENTS_DIFFER]
+    await worker.serve(prompt([200] * 8, "c"))
+    assert faults(worker) == []
+
+
+async def test_blocks_of_several_sizes_are_a_fault_while_they_come() -> None:
+    worker = Worker()
+    worker.store(IDS)
+    other = {
+        "type": "BlockStored", "block_hashes": [9], "parent_block_hash": None, "token_ids": [7] * 8,
+        "block_size": 8, "medium": "GPU", "extra_keys": [None],
+    }  # fmt: skip
+    for _ in range(TIMES):
+        assert faults(worker) == []
+        worker.batch(other)
+    assert faults(worker) == [EVENTS_BLOCK_SIZE]
+    ((_, words),) = worker.cache.describe(RECORD).kv_tier_faults
+    assert words == f"{SIZE} tokens"
+    worker.clock.now += WINDOW_S
+    assert faults(worker) == []
+
+
+async def test_events_that_are_lost_again_and_again_are_a_fault() -> None:
+    worker = Worker(ranks=2)
+    first, second = worker.cache.ranks
+    first.forget(5)
+    worker.batch({"type": "AllBlocksCleared"})
+    worker.cache.lost()
+    first.restart(7)
+    assert faults(worker) == [], "a new engine, and a cache that was cleared, are none"
+    with pytest.raises(MalformedError):
+        next(second.take(1, b"?"))
+    assert faults(worker) == [EVENTS_LOST]
+    worker.clock.now += WINDOW_S
+    assert faults(worker) == []
+
+
 async def test_an_engine_that_is_gone_keeps_nothing() -> None:
     worker = Worker()
     worker.store(IDS)
@@ -158,6 +226,24 @@ async def test_of_each_session_it_is_known_how_much_is_kept() -> None:
     short = prompt(ids[:8], "short")
     await worker.serve(short)
     assert worker.cache.kept_tokens("session of short") is None, "too short to be remembered"
+
+
+async def test_of_each_session_it_is_known_what_a_tier_would_give_back() -> None:
+    worker = Worker(ranks=2)
+    ids, session = list(range(100)), "session of a"
+    hashes = worker.store(ids, rank=1)
+    await worker.serve(prompt(ids, "a"))
+    assert worker.links("a") == 0, "rank 0 has it not"
+    assert worker.cache.in_tiers(session) == ("gpu", 0)
+    for medium, count in (("CPU", 8), ("STORAGE", 19)):
+        stored = {"type": "BlockStored", "block_hashes": hashes[:count], "parent_block_hash": None, "token_ids": []}
+        worker.batch({**stored, "block_size": 0, "medium": medium}, rank=1)
+    assert worker.cache.in_tiers(session) == ("disk", 2 * STRIDE * SIZE), "19 of 25 blocks, to a multiple of 8"
+    assert worker.cache.in_tiers(session, 1) == ("disk", 2 * STRIDE * SIZE)
+    assert worker.cache.in_tiers(session, 0) == ("gpu", 0)
+    worker.batch({"type": "BlockRemoved", "block_hashes": hashes[8:], "medium": "STORAGE"}, rank=1)
+    assert worker.cache.in_tiers(session) == ("cpu", STRIDE * SIZE)
+    assert worker.cache.in_tiers("another") == ("gpu", 0)
 
 
 async def test_where_each_token_of_a_session_is() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from weft_core.kv_block_keys import START, block_keys, id_bytes, prompt_extras
 from weft_core.kv_index import BlockIndex
-from weft_router.kv_events.rank_cache import SLICE, RankCache
+from weft_router.kv_events.rank_cache import DISK, SLICE, RankCache
 from weft_router.kv_events.wire import MalformedError
 
 Event = dict[str, Any]
@@ -75,6 +75,22 @@ def test_a_long_event_is_taken_in_by_slices() -> None:
     assert cache.index.prefix(keys(ids, salt="salt")) == (count, count)
     assert take(cache, 1, removed(list(range(count, 0, -1)))) == 4
     assert len(cache.index) == 0
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_files_that_are_deleted_leave_without_an_event(known: bool) -> None:
+    cache = RankCache(BlockIndex())
+    count = 2 * SLICE
+    hashes, ids = list(range(1, count + 1)), list(range(count * SIZE))
+    take(cache, 0, stored(hashes, ids), stored(hashes, [], medium="STORAGE", block_size=0))
+    take(cache, 1, removed(hashes[:1:-1]))
+    assert cache.index.prefix(keys(ids)) == (2, count)
+    before = cache.changes
+    steps = sum(1 for _ in cache.drop(DISK, hashes[:0:-1] if known else None))
+    assert steps in (2, 3)
+    assert cache.changes > before, "heartbeats announce the rest"
+    assert cache.index.prefix(keys(ids)) == (2, 2)
+    assert cache.index.blocks[DISK] == int(known), "of the first block the file is still there"
 
 
 @pytest.mark.parametrize(

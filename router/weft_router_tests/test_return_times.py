@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from weft_core.heartbeat import WorkerRecord
+from weft_core.kv_tiers import SPEEDS
 from weft_core.policies.retention import note_return
 from weft_router.engines.handles import KvHandle
 from weft_router.openai.prompt_history import history_of
@@ -24,7 +25,11 @@ from weft_router_tests.test_session_table import FIRST, Clock, begin, chat, hand
 READER = WorkerRecord("p0", "prefill", "http://x", 1, 1000)
 
 
-def by_rate(_tokens: int, rate: float) -> float:
+def nowhere(_session: str) -> tuple[str, int]:
+    return "", 0
+
+
+def by_rate(_session: str, _tokens: int, rate: float) -> float:
     return rate
 
 
@@ -63,12 +68,33 @@ def test_a_session_waits_for_the_first_tool_that_its_answer_calls(calls: dict[in
 def test_a_handle_is_worth_what_reading_saves(read_s: float | None, value: float) -> None:
     """Computing takes a second; what no profile knows is compared by the rate alone."""
     settings: Any = SimpleNamespace(degree=1, profile_of=lambda _: Costs(read_s))
-    assert handle_value(100, 2.0, settings=settings, readers=lambda: [READER]) == pytest.approx(value)
+    found = handle_value("a", 100, 2.0, settings=settings, readers=lambda: [READER], in_tier=nowhere)
+    assert found == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("held", "lost_s"),
+    [(100, 0.1), (1000, 0.1), (60, 1.0), (0, 1.0)],
+    ids=["all", "more than the handle", "a part", "nothing"],
+)
+def test_what_a_tier_has_is_not_lost_with_the_handle(held: int, lost_s: float) -> None:
+    """A load of 100 tokens takes 0.1 s; what the tier does not have takes a second, as all of it does."""
+    engine = SimpleNamespace(tier_speeds=lambda: SPEEDS)
+    settings: Any = SimpleNamespace(degree=1, profile_of=lambda _: Costs(0.05), config=SimpleNamespace(engine=engine))
+    asked: list[str] = []
+
+    def tier(session: str) -> tuple[str, int]:
+        asked.append(session)
+        return "cpu", held
+
+    found = handle_value("a", 100, 2.0, settings=settings, readers=lambda: [READER], in_tier=tier)
+    assert found == pytest.approx(2.0 * (lost_s - 0.05) / 100)
+    assert asked == ["a"]
 
 
 def test_without_a_reader_the_rate_alone_counts() -> None:
     settings: Any = SimpleNamespace()
-    assert handle_value(100, 2.0, settings=settings, readers=list) == 2.0
+    assert handle_value("a", 100, 2.0, settings=settings, readers=list, in_tier=nowhere) == 2.0
 
 
 class Table:
@@ -158,4 +184,4 @@ def test_a_handle_that_has_ended_is_not_yielded() -> None:
     table = Table()
     table.finish("a")
     table.clock.now += 61
-    assert table.sessions.yield_handles(1, lambda _, rate: -math.inf + rate) == []
+    assert table.sessions.yield_handles(1, lambda _, __, rate: -math.inf + rate) == []

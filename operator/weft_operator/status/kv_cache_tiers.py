@@ -1,16 +1,27 @@
 """The condition KVCacheTiers: whether workers run with the tiers of spec.kvCache, or what keeps them from it. Pure.
 
+With spec.engine.kvEvents it says, too, what is wrong with the events by which routers know what is cached.
+
 What pods wait for at a start is a fault only when they have waited for START_S: claims are bound when the first pod is
 scheduled, and an autoscaler adds larger nodes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from weft_core.heartbeat import WorkerRecord
-from weft_core.kv_tiers import DISK_FAULTS, DISK_FULL, DISK_SLOW
+from weft_core.kv_tiers import (
+    DISK_FAULTS,
+    DISK_FULL,
+    DISK_SLOW,
+    EVENT_FAULTS,
+    EVENTS_BLOCK_SIZE,
+    EVENTS_DIFFER,
+    EVENTS_LOST,
+    EVENTS_MISSING,
+)
 from weft_core.quantities import bytes_of
 from weft_operator.api.conditions import ConditionValue
 from weft_operator.api.kv_cache import KvCache
@@ -19,7 +30,7 @@ from weft_operator.workers.node_capacity import pod_memory
 
 START_S = 120.0
 RECHECK_S = 30.0
-"""Interval of reading the heartbeats of workers with a disk."""
+"""Interval of reading the heartbeats of workers with a disk or with KV events."""
 MAX_NAMED = 3
 MANY, ONE_NODE, ONE_POD = "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"
 
@@ -72,23 +83,31 @@ def tier_pods(pods: Iterable[Manifest], *, now: datetime) -> tuple[TierPod, ...]
     )
 
 
-def check_tiers(cache: KvCache, facts: TierFacts) -> ConditionValue:
-    """Return the condition KVCacheTiers."""
-    found = _disk_fault(cache, facts)
+def check_tiers(cache: KvCache | None, facts: TierFacts) -> ConditionValue:
+    """Return the condition KVCacheTiers; without tiers that of the KV events alone."""
+    found = None if cache is None else _disk_fault(cache, facts)
     waiting = facts.waiting
-    if found is None and waiting and max(pod.age_s for pod in waiting) >= START_S:
+    if found is None and cache is not None and waiting and max(pod.age_s for pod in waiting) >= START_S:
         found = _claim_fault(cache, facts) or _too_large(cache, facts)
+    found = found or _event_fault(facts)
     if found is not None:
         return found
     if not facts.ready:
         return ConditionValue("Unknown", "NotYetReady", "no worker is ready yet, so no tier is in use")
+    if cache is None:
+        return ConditionValue("True", "EventsFollowed", "routers follow the KV events of workers that publish any")
     return ConditionValue("True", "TiersInUse", f"workers keep KV in {_listed(cache)}")
 
 
-def next_check_s(cache: KvCache, facts: TierFacts) -> float | None:
+def reports_faults(cache: KvCache | None, *, events: bool) -> bool:
+    """Return whether heartbeats may name faults: of disks, or of KV events."""
+    return events or (cache is not None and cache.disk is not None)
+
+
+def next_check_s(cache: KvCache | None, facts: TierFacts, *, events: bool = False) -> float | None:
     """Return in how many seconds to look again; None where no event is missed until the next resync."""
-    waits = [START_S - pod.age_s for pod in facts.waiting if pod.age_s < START_S]
-    if cache.disk is not None and facts.ready:
+    waits = [START_S - pod.age_s for pod in facts.waiting if pod.age_s < START_S and cache is not None]
+    if reports_faults(cache, events=events) and facts.ready:
         waits.append(RECHECK_S)
     return max(1.0, min(waits)) if waits else None
 
@@ -150,12 +169,8 @@ def _disk_fault(cache: KvCache, facts: TierFacts) -> ConditionValue | None:
     """Return the worst fault that sidecars of planned workers report of their disks."""
     if cache.disk is None:
         return None
-    records = [facts.heartbeats[name] for name in sorted(facts.planned) if name in facts.heartbeats]
-    for kind in DISK_FAULTS:
-        words = {record.worker: said for record in records for name, said in record.kv_tier_faults if name == kind}
-        if not words:
-            continue
-        where = f"the disk of {_named([record for record in records if record.worker in words])}"
+    for kind, words, workers in _faults(facts, DISK_FAULTS):
+        where = f"the disk of {workers}"
         if kind == DISK_FULL:
             return ConditionValue(
                 "False",
@@ -170,8 +185,48 @@ def _disk_fault(cache: KvCache, facts: TierFacts) -> ConditionValue | None:
                 f"{where} takes longer than half a second to write 1 MiB, so loads from it cost more than they save; "
                 "use a faster disk, or remove spec.kvCache.disk",
             )
-        return ConditionValue("False", "DiskUnavailable", f"{where} is not written to: {next(iter(words.values()))}")
+        return ConditionValue("False", "DiskUnavailable", f"{where} is not written to: {words}")
     return None
+
+
+_EVENT_FAULTS: Mapping[str, tuple[str, str]] = {
+    EVENTS_MISSING: (
+        "EventsMissing",
+        "publishes no KV events of the prompts that it serves; its log and that of the container router say why",
+    ),
+    EVENTS_BLOCK_SIZE: (
+        "BlockSizeDiffers",
+        "publishes KV events of blocks of several sizes, and only those of {words} count; use one block size",
+    ),
+    EVENTS_DIFFER: (
+        "EventsDisagree",
+        "publishes KV events without the prompts that it serves; use an engine version that Weft supports",
+    ),
+    EVENTS_LOST: (
+        "EventsLost",
+        "lost KV events three times in five minutes, or they came out of order; give the container router more CPU",
+    ),
+}
+"""The reason and the message of each fault of events."""
+
+
+def _event_fault(facts: TierFacts) -> ConditionValue | None:
+    """Return the worst fault that sidecars of planned workers report of their engines' KV events."""
+    for kind, words, workers in _faults(facts, EVENT_FAULTS):
+        reason, message = _EVENT_FAULTS[kind]
+        text = f"{workers} {message.format(words=words)}. Routers go by their estimate meanwhile"
+        return ConditionValue("False", reason, text)
+    return None
+
+
+def _faults(facts: TierFacts, kinds: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the faults of planned workers in the order of ``kinds``: the words of the first, and who has it."""
+    records = [facts.heartbeats[name] for name in sorted(facts.planned) if name in facts.heartbeats]
+    for kind in kinds:
+        words = {record.worker: said for record in records for name, said in record.kv_tier_faults if name == kind}
+        if words:
+            workers = _named([record for record in records if record.worker in words])
+            yield kind, next(iter(words.values())), workers
 
 
 def _listed(cache: KvCache) -> str:

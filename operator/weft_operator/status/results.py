@@ -104,4 +104,4 @@ class ServiceResult:
     profile: ConditionValue | None = None
     """The condition ProfileMeasured; None where no measurement is requested."""
     tiers: ConditionValue | None = None
-    """The condition KVCacheTiers; None without spec.kvCache."""
+    """The condition KVCacheTiers; None without spec.kvCache and spec.engine.kvEvents."""

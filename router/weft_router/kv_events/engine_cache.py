@@ -8,7 +8,7 @@ engine with other settings. Then coordinators go on with their own estimate, as 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Final
@@ -17,8 +17,9 @@ from weft_core.heartbeat import WorkerRecord
 from weft_core.kv_block_keys import ID_BYTES, START, block_keys, id_bytes
 from weft_core.kv_index import LIMIT, TIERS, BlockIndex
 from weft_core.prefix_sketch import sketch_of
+from weft_router.kv_events.event_faults import EventFaults
 from weft_router.kv_events.prompt_links import PromptLinks, ServedPrompt
-from weft_router.kv_events.rank_cache import SLICE, RankCache
+from weft_router.kv_events.rank_cache import DISK, SLICE, RankCache
 from weft_router.kv_events.session_blocks import STRIDE, SessionBlocks
 from weft_router.kv_events.subscriber import KvEventSubscriber
 from weft_router.telemetry.metrics import Metrics
@@ -29,6 +30,8 @@ MAX_WAITING: Final = 256
 """Served prompts that wait to be taken in; of more the oldest are dropped."""
 CHECK_S: Final = 2.0
 """When a served prompt's blocks have to be in the index: events come with the step, batches of them a little later."""
+UNSIZED: Final = 256
+"""Tokens of a prompt for which events are expected before any said how large a block is."""
 PART: Final = 4096
 """Blocks of a session that are counted at a time, in a millisecond."""
 AGAIN_S: Final = 5.0
@@ -55,8 +58,9 @@ class EngineCache:
         self._came = asyncio.Event()
         self._links = PromptLinks()
         self._sessions = SessionBlocks()
-        self._checks: deque[tuple[float, int]] = deque(maxlen=MAX_WAITING)
+        self._checks: deque[tuple[float, int | None]] = deque(maxlen=MAX_WAITING)
         self._missing = DISAGREEMENTS
+        self._faults = EventFaults(self.ranks, clock)
         self._state: tuple[int, ...] = ()
         self._sketch = ""
         self._tier_sketches: tuple[tuple[str, str], ...] = ()
@@ -121,6 +125,26 @@ class EngineCache:
         below = {tier: counts[place] * tokens for place, tier in enumerate(TIERS) if place and counts[place]}
         return prefix.kept * tokens, below
 
+    def in_tiers(self, session: str, rank: int | None = None) -> tuple[str, int]:
+        """Return a tier below the GPUs', and how many tokens of a session's last round it and faster ones have.
+
+        It is the tier of the last of these blocks; that GPU memory has them, too, does not count. The beginning of a
+        round is taken to stay longest. 0 tokens where nothing is known.
+        """
+        keys = self._sessions.some_keys(session)
+        indexes = [one.index for one in (self.ranks if rank is None else self.ranks[rank : rank + 1])]
+        if not self.trusted or not keys or not any(sum(index.blocks[1:]) for index in indexes):
+            return TIERS[0], 0
+        index = max(indexes, key=lambda one: one.prefix(keys).kept)
+        low, high = 0, len(keys)
+        while low < high:
+            middle = (low + high) // 2
+            if index.below(keys[middle]):
+                low = middle + 1
+            else:
+                high = middle
+        return (TIERS[index.below(keys[low - 1])], low * STRIDE * self.block_tokens) if low else (TIERS[0], 0)
+
     async def places(
         self, session: str, *, tokens: int, pinned: bool, rank: int | None = None
     ) -> dict[str, int] | None:
@@ -145,16 +169,26 @@ class EngineCache:
             found["gpu"] += tokens % size
         return {**found, "none": tokens - sum(found.values())}
 
+    async def forget_files(self, hashes: Sequence[int] | None) -> None:
+        """Take blocks out of the disk's tier, whose files are deleted without an event; None: all of them."""
+        for rank in self.ranks:
+            for _ in rank.drop(DISK, hashes):
+                await asyncio.sleep(0)
+
     def lost(self) -> None:
         """Forget everything: the engine is gone, and its cache with it."""
         for rank in self.ranks:
             rank.restart()
         self._checks.clear()
         self._missing = DISAGREEMENTS
+        self._faults.reset()
 
     def describe(self, record: WorkerRecord) -> WorkerRecord:
-        """Add to a heartbeat which beginnings of prompts are cached, while events can be trusted."""
+        """Add to a heartbeat which beginnings of prompts are cached, while events can be trusted, and their faults."""
         self._check()
+        faults = self._faults.found()
+        if faults:
+            record = replace(record, kv_tier_faults=record.kv_tier_faults + faults)
         if not self.trusted:
             return replace(record, kv_prefixes=None, kv_tier_prefixes=())
         self._update_sketches()
@@ -176,6 +210,8 @@ class EngineCache:
     async def _take(self, prompt: ServedPrompt) -> None:
         size = self.block_tokens
         if not size:
+            if prompt.prompt_tokens >= UNSIZED:
+                self._checks.append((self._clock() + CHECK_S, None))
             return
         raw, width, keys = id_bytes(prompt.ids), size * ID_BYTES, list[int]()
         extras = prompt.extras
@@ -195,7 +231,10 @@ class EngineCache:
         now = self._clock()
         while self._checks and self._checks[0][0] <= now:
             _, key = self._checks.popleft()
-            agrees = any(rank.index.reach(key).kept for rank in self.ranks)
+            if key is None and self.block_tokens:
+                continue  # events came meanwhile; its keys are not known
+            agrees = key is not None and any(rank.index.reach(key).kept for rank in self.ranks)
+            self._faults.prompt(agrees=agrees)
             trusted = self.trusted
             self._missing = 0 if agrees else self._missing + 1
             if trusted and not self.trusted:

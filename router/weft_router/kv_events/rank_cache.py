@@ -5,7 +5,7 @@ count for good. What an engine stores afterwards counts again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal
 
 from weft_core.kv_block_keys import ID_BYTES, START, block_keys
@@ -13,6 +13,7 @@ from weft_core.kv_index import BlockIndex
 from weft_router.kv_events.wire import Cleared, Event, MalformedError, Removed, Stored, decode
 
 GPU: Final = 0
+DISK: Final = 2
 SLICE: Final = 128
 """Blocks that are stored at a time: streams of tokens wait meanwhile."""
 FIRST_GROUP: Final = 0
@@ -40,6 +41,8 @@ class RankCache:
         """The number of the batch that comes next."""
         self.changes = 0
         """Grows with each batch that is taken in, and whenever all is forgotten."""
+        self.breaks = 0
+        """How often batches were lost, unreadable or out of order."""
         self._latest = -1
         self._refused = refused
 
@@ -57,14 +60,33 @@ class RankCache:
 
     def restart(self, number: int = -1) -> None:
         """Begin again: the engine is another one, or its batches came in disorder. The latest has this number."""
-        self.forget(0)
+        self.breaks += number >= 0
+        self._clear(0)
         self._latest = number
 
     def forget(self, expected: int) -> None:
-        """Drop all blocks, and go on with this batch."""
+        """Drop all blocks, as events are missing, and go on with this batch."""
+        self.breaks += 1
+        self._clear(expected)
+
+    def _clear(self, expected: int) -> None:
         self.index.clear()
         self.block_tokens = 0
         self.expected = expected
+        self.changes += 1
+
+    def drop(self, tier: int, hashes: Sequence[int] | None) -> Iterator[None]:
+        """Take blocks out of a tier without an event; None: all that it has.
+
+        Between two steps other work may be done.
+        """
+        index, at = self.index, 0
+        self.changes += 1
+        while at < (index.slots if hashes is None else len(hashes)):
+            end = at + SLICE
+            index.remove(tier, index.hashes_in(tier, at, end) if hashes is None else hashes[at:end])
+            at = end
+            yield
         self.changes += 1
 
     def take(self, number: int, payload: bytes) -> Iterator[None]:
@@ -87,7 +109,7 @@ class RankCache:
 
     def _apply(self, event: Event) -> Iterator[None]:
         if isinstance(event, Cleared):
-            self.forget(self.expected)
+            self._clear(self.expected)
             self._count("cleared")
         elif event.tier is None:
             self._count("unknown-tier")

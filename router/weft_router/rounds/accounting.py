@@ -17,6 +17,7 @@ from weft_router.openai.prompt_history import PromptHistory, with_reply
 from weft_router.openai.reply import Reply
 from weft_router.openai.tokens import AnswerTokens, CharsPerToken
 from weft_router.rounds.served_prompt import served_prompt
+from weft_router.rounds.tier_savings import TierSavings
 from weft_router.sessions.return_times import awaited_tool
 from weft_router.sessions.round import PrefilledKv, Round
 from weft_router.sessions.session import recompute_reason
@@ -84,6 +85,7 @@ class Accounting:
         self._unusable = unusable
         self._count_intake = count_intake
         self._kv_cache = kv_cache
+        self._savings = TierSavings(settings, metrics)
         self.streams_export: bool | None = None
         """Whether the engine's streams carry handles. Stock vLLM's do not, so KV kept for them could not be read."""
 
@@ -225,6 +227,8 @@ class Accounting:
             self._meter.moved(to_decode=moved * self._bytes_per_token)
             return
         facts["cached_tokens"] = cached
+        if prefilled is None:
+            self._savings.count(prefix_match, cached)
         read = _read(rnd, prefilled, cached)
         kept = min(cached, history)
         was_read = min(read, kept)

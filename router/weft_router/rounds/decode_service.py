@@ -42,7 +42,7 @@ from weft_router.routing.fresh_queues import FreshQueues
 from weft_router.routing.in_flight_prefills import InFlightPrefills
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.routing.route_selector import RouteSelector
-from weft_router.sessions.engine_kv import held_tokens
+from weft_router.sessions.engine_kv import held_tokens, tier_copy
 from weft_router.sessions.kv_releaser import KvReleaser
 from weft_router.sessions.return_times import handle_value
 from weft_router.sessions.round import PrefilledKv, Round
@@ -334,7 +334,10 @@ class DecodeService:
         in the engine's prefix cache until its memory is needed.
         """
         if load.waiting and load.kv_usage >= FULL:
-            value = partial(handle_value, settings=self.worker.settings, readers=self.prefill_workers.ready)
+            value = partial(
+                handle_value, settings=self.worker.settings, readers=self.prefill_workers.ready,
+                in_tier=partial(tier_copy, self.worker),
+            )  # fmt: skip
             for handle in self.sessions.yield_handles(load.waiting, value):
                 self._releaser.discard_handle(handle, "yielded")
 

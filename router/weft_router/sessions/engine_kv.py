@@ -29,6 +29,12 @@ def held_tokens(worker: Worker, session: str) -> tuple[int, Mapping[str, int]]:
     return (0, {}) if cache is None else cache.held(session, worker.engine.rank_of(session))
 
 
+def tier_copy(worker: Worker, session: str) -> tuple[str, int]:
+    """Return a tier and how many tokens of a session's history it has, were they gone from GPU memory."""
+    cache = worker.kv_cache
+    return ("", 0) if cache is None else cache.in_tiers(session, worker.engine.rank_of(session))
+
+
 async def kv_places(worker: Worker, key: str, session: Session) -> KvPlaces | None:
     """Return where the KV of a session is; None where that is not known."""
     cache, handle = worker.kv_cache, session.handle

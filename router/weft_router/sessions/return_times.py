@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from weft_core.cost import CostProfileError
 from weft_core.heartbeat import WorkerRecord
+from weft_core.kv_tiers import t_load
 from weft_core.policies.retention import BUCKETS, kv_value
 from weft_router.config import Settings
 from weft_router.openai.body import Json
@@ -48,17 +49,27 @@ def awaited_tool(calls: Mapping[int, Json]) -> str:
 
 
 def handle_value(
-    tokens: int, rate: float, *, settings: Settings, readers: Callable[[], Sequence[WorkerRecord]]
-) -> float:
+    session: str, tokens: int, rate: float, *, settings: Settings, readers: Callable[[], Sequence[WorkerRecord]],
+    in_tier: Callable[[str], tuple[str, int]],
+) -> float:  # fmt: skip
     """Return what a handle for so many tokens is worth, of a session that returns at this rate.
 
-    It saves a prefill worker the history, less the time to read that. Without a profile of that the rate alone counts.
+    It saves a prefill worker the history, or the decode worker to load what a tier has of it and to compute the rest,
+    whichever takes less time; less the time to read that. Without a profile of that the rate alone counts. ``in_tier``
+    returns a tier and how many tokens of the session it has.
     """
     for reader in readers():
         profile = settings.profile_of(reader.pool)
         try:
             lost_s = profile.t_pre(history=0, increment=tokens, degree=reader.degree)
             kept_s = profile.t_kv(tokens, source=settings.degree, destination=reader.degree)
+            tier, copied = in_tier(session)
+            copied = min(copied, tokens)
+            if copied:
+                load_s = t_load({tier: copied}, profile.kv_bytes_per_token, settings.config.engine.tier_speeds())
+                rest = tokens - copied
+                rest_s = profile.t_pre(history=copied, increment=rest, degree=reader.degree) if rest else 0.0
+                lost_s = min(lost_s, load_s + rest_s)
         except CostProfileError:
             break
         return kv_value(rate, kept_s, lost_s, float(tokens))

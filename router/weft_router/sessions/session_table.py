@@ -145,14 +145,14 @@ class SessionTable:
         if session is not None and session.handle is None:
             session.handle = handle
 
-    def yield_handles(self, most: int, value: Callable[[int, float], float]) -> list[KvHandle]:
+    def yield_handles(self, most: int, value: Callable[[str, int, float], float]) -> list[KvHandle]:
         """Take the handles of the idle sessions that are worth least.
 
-        ``value`` of a handle's tokens and the session's rate of return before the handle ends; of the same value, the
-        longest idle gives first.
+        ``value`` of a session's key, its handle's tokens, and its rate of return before the handle ends; of the same
+        value, the longest idle gives first.
         """
         now, found = self._clock(), list[tuple[float, Session, KvHandle]]()
-        for session in self._sessions.values():
+        for key, session in self._sessions.items():
             handle = session.handle
             if handle is None or session.away or not handle.live(now):
                 continue
@@ -160,7 +160,7 @@ class SessionTable:
             if counts is None:
                 counts = self.return_times.counts(session.class_, "")
             rate = return_rate(counts, now - session.ended_at, handle.deadline - now)
-            found.append((value(handle.tokens, rate), session, handle))
+            found.append((value(key, handle.tokens, rate), session, handle))
             if len(found) >= CONSIDERED:
                 break
         least = nsmallest(most, found, key=_worth)

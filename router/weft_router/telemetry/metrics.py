@@ -157,6 +157,11 @@ class Metrics:
             "History tokens of later rounds that were recomputed, by reason",
             ["reason"],
         )
+        self.kv_saved = Counter(
+            "weft_router_kv_saved_seconds",
+            "Seconds that loads of history from a tier took less than computing it, by the cost profile",
+            ["tier"],
+        )
         self.sessions = Gauge("weft_router_sessions", "Sessions this process remembers")
         self.sessions_moved = Counter(
             "weft_router_sessions_moved",
@@ -382,6 +387,9 @@ before its predicted first token gives each token an equal share of the time.
   decode worker, without its KV or with a part of it), `handle_expired`, `history_changed`, `no_handle` (the round
   before left none) and `not_read` (the prefill worker could not read by the handle); the last four of remote prefills
   only.
+* `weft_router_kv_saved_seconds_total` by `tier` (`cpu`, `disk`, `remote`): T_pre of the tokens that a round loaded from
+  the tier, less T_load, never below 0. It counts at the end of rounds that the session's own decode worker prefilled,
+  where KV events say which tier has the history, and no more tokens than the engine says were cached.
 * `weft_router_kv_disk_*`: the [tier of files](../kv-cache.md) of this worker, as its sidecar `kv-disk` reports it.
   `weft_router_kv_disk_faults` by `fault`: `disk-full`, `disk-slow`, `disk-failed`, `disk-silent` (no report).
 * `weft_router_rejected_total` by `reason`: `requests`, `tokens`, `concurrency` (of one key; also in

@@ -102,16 +102,16 @@ class Worker:
         )  # fmt: skip
         self.adapters = AdapterLoader(self.engine, settings.config, metrics=metrics, on_change=self.heartbeat.hurry)
         """Loads the engine's LoRA adapters."""
+        self.kv_cache = _kv_cache(settings, metrics)
+        """What its engine's KV events say; None where it sends none."""
         self.disk = KvDiskWatch(
             engines, settings.kv_disk_port, serves=lambda: self.engine.healthy, metrics=metrics.kv_disk,
-            on_change=self.heartbeat.hurry,
+            on_change=self.heartbeat.hurry, forget=None if self.kv_cache is None else self.kv_cache.forget_files,
         )  # fmt: skip
         self.paths = KvPaths(
             settings.kv_port, self._meets, serves=lambda: self.engine.healthy,
             proves=lambda: has_duty(self.role, "decode"), proven_again_s=settings.config.engine.proof_seconds,
         )  # fmt: skip
-        self.kv_cache = _kv_cache(settings, metrics)
-        """What its engine's KV events say; None where it sends none."""
         self.queue = PrefillQueue(
             profile=settings.profile,
             degree=settings.degree,

@@ -9,7 +9,8 @@ Settings are those of vLLM 0.32:
   LMCache's vLLM switches it off, and needs more memory for models with windows.
 * ``OffloadingConnector`` (v1/kv_offload/cpu/spec.py, tiering/spec.py, tiering/fs/manager.py): ``cpu_bytes_to_use`` is
   that of one data-parallel rank over all its GPUs, a file in /dev/shm. Files of the tier ``fs`` are never deleted by
-  vLLM, and a full disk takes no more: the sidecar of ``render.kv_disk`` makes room.
+  vLLM, and a full disk takes no more: the sidecar of ``render.kv_disk`` makes room. It publishes events only with
+  ``enable_kv_events``, of stored blocks alone: the sidecar reports those that it deletes.
 * ``LMCacheConnectorV1`` (lmcache_connector.py): keys with ``lmcache.`` set those of LMCache's own configuration
   (lmcache/v1/config.py); sizes are GiB of each GPU's process. Its keys are Python's hashes
   (``pre_caching_hash_algorithm``), so all processes need one seed.
@@ -104,8 +105,8 @@ def _offloading(spec: DisaggInferenceServiceSpec, request: EngineRequest) -> Con
     if spec.engine.kv_events:
         extra["self_describing_kv_events"] = True  # else an event names the last block of several
     if folder:
-        tiers = [{"type": "fs", "root_dir": folder}]
-        extra = {"spec_name": "TieringOffloadingSpec", **extra, "secondary_tiers": tiers}
+        tier = {"type": "fs", "root_dir": folder, **({"enable_kv_events": True} if spec.engine.kv_events else {})}
+        extra = {"spec_name": "TieringOffloadingSpec", **extra, "secondary_tiers": [tier]}
     return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
 
 

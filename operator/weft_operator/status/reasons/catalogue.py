@@ -60,7 +60,10 @@ MEANING: Mapping[ConditionType, str] = {
     "EnginePlugin": "Every ready engine has Weft's plug-in and it is active. Only where `spec.engine.plugin` is set.",
     "KVTransportVerified": "KV is transferred between all pairs of engines, over RDMA if they have it. Only for vLLM.",
     "AdaptersLoaded": "Every ready engine has all adapters of `spec.model.adapters`. Only for vLLM and mock engines.",
-    "KVCacheTiers": "Workers run with the tiers of `spec.kvCache`. Only where it is set.",
+    "KVCacheTiers": (
+        "Workers run with the tiers of `spec.kvCache`, and their KV events come in order. Only where that or "
+        "`spec.engine.kvEvents` is set."
+    ),
     "Reconciling": "The service is not yet in its desired state; deployment tools wait while True (kstatus).",
     "Stalled": "The spec or the cluster must change; deployment tools fail while True (kstatus).",
     "SLOMet": "Streamed rounds met the SLO over the window of `spec.planning.prometheus`, in every class.",

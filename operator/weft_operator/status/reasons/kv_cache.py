@@ -8,6 +8,9 @@ from weft_operator.status.reasons.reason import Reason
 KV_CACHE_TIERS: Mapping[str, Reason] = MappingProxyType(
     {
         "TiersInUse": Reason("Workers that are ready run with the tiers, and nothing is known to be wrong with them."),
+        "EventsFollowed": Reason(
+            "There are no tiers. Routers follow the KV events of engines, and nothing is known to be wrong with them."
+        ),
         "NotYetReady": Reason(
             "No worker is ready, so no tier is in use.",
             "Wait; if it stays so, `Ready` and `Progressing` say what workers wait for.",
@@ -60,6 +63,35 @@ KV_CACHE_TIERS: Mapping[str, Reason] = MappingProxyType(
             "See the log of the container `kv-disk`: a folder that is not writable for the engine's user, a network "
             "volume that is away, or a disk with errors. It is tried again every 30 s.",
             cause="A folder of `spec.kvCache.disk.path` belongs to another user, or the storage is away.",
+        ),
+        "EventsMissing": Reason(
+            "A worker's engine serves prompts and publishes no KV events, or no more. Bindings and routes go by the "
+            "estimate meanwhile; answers are the same.",
+            "See the engine's log for `kv_events`, and the log of the container `router` for `kv_events_port`. Remove "
+            "arguments that switch prefix caching off (`--no-enable-prefix-caching`). Delete the pod where events "
+            "stopped. Or remove `spec.engine.kvEvents`.",
+            cause="Prefix caching is off, or the engine's publisher has failed.",
+        ),
+        "BlockSizeDiffers": Reason(
+            "An engine's KV events have blocks of another size than its first ones. Only blocks of the first size "
+            "count. Prompts whose blocks do not count go by the estimate.",
+            "Remove the arguments or variables that give some of its KV another block size, so that all blocks have "
+            "that of `spec.engine.kvTransfer.blockTokens`.",
+            cause="An argument or variable of the engine in `spec.engine`, or in the image.",
+        ),
+        "EventsDisagree": Reason(
+            "An engine publishes KV events, and prompts that it has just served are not in them. Bindings and routes "
+            "go by the estimate meanwhile.",
+            "Use an engine version that Weft supports. `weft_router_kv_events_refused_total` by `reason` says which "
+            "events are not understood. Or remove `spec.engine.kvEvents`.",
+            cause="Another version of the engine names or hashes blocks otherwise.",
+        ),
+        "EventsLost": Reason(
+            "Three times in five minutes a worker's KV events were lost, out of order or unreadable. Each time its "
+            "router forgets what is cached, and learns it again from later events.",
+            "Give the router's sidecar more CPU (`spec.routing.resources`). See its log for `kv_events_lost`, "
+            "`kv_events_restarted` and `kv_events_malformed`.",
+            cause="The sidecar is more than 10,000 steps behind its engine, or two processes publish to its port.",
         ),
     }
 )
