@@ -129,6 +129,7 @@ def test_routers_send_the_slices_of_weft_and_engines_make_their_own() -> None:
     ("engine", "gpu", "tokens"),
     [
         ("vllm", "nvidia-h100", 8192),
+        ("vllm", "nvidia-b200", 16384),
         ("vllm", "nvidia-a100-80", 2048),
         ("vllm", "nvidia-l40s", 2048),
         ("vllm", "nvidia-h100-mig-3g.40gb", 2048),

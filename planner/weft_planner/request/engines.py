@@ -162,12 +162,16 @@ def step_limits(role: EngineRole) -> StepLimits:
 def default_chunk(kind: str, gpu_type: str) -> int:
     """Return the tokens of an engine's own chunk of a prompt where no ``maxNumBatchedTokens`` is given.
 
-    vLLM's default depends on the GPU (vllm/engine/arg_utils.py: the default batch of a server): 8192 where it has
-    70 GiB and more, but for A100, and 2048 elsewhere. For the other engines, and unknown GPUs, 8192 is taken.
+    vLLM's default depends on the GPU (0.32, vllm/engine/arg_utils.py: the default batch of a server): 16384 where it
+    has 160 GiB and more, 8192 from 70 GiB on but for A100, and 2048 elsewhere. For the other engines, and unknown
+    GPUs, 8192 is taken.
     """
     gpu = gpu_named(gpu_type)
-    small = gpu is not None and (gpu.memory_bytes < LARGE_GPU_BYTES or gpu.name.startswith("nvidia-a100"))
-    return SMALL_GPU_CHUNK if kind == "vllm" and small else LARGE_GPU_CHUNK
+    if kind != "vllm" or gpu is None:
+        return USUAL_CHUNK
+    if gpu.name.startswith("nvidia-a100"):
+        return VLLM_CHUNKS[0][1]
+    return max(tokens for least, tokens in VLLM_CHUNKS if gpu.memory_bytes >= least)
 
 
 def barred_pairs(
@@ -183,8 +187,9 @@ def barred_pairs(
     return frozenset((n, m) for n, m in pairs if not row.pairs(parallelism_of(n), parallelism_of(m)))
 
 
-LARGE_GPU_BYTES = 70 * 2**30
-LARGE_GPU_CHUNK, SMALL_GPU_CHUNK = 8192, 2048
+USUAL_CHUNK = 8192
+VLLM_CHUNKS = ((0, 2048), (70 * 2**30, 8192), (160 * 2**30, 16384))
+"""Least memory of a GPU in bytes, and vLLM's default of ``--max-num-batched-tokens`` from there on."""
 """Default tokens of a vLLM server's step by the memory of its GPU."""
 MAX_PAIRS = 4
 """Pairs of degrees that a message names."""
