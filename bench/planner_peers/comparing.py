@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from bench.paper.layouts import large_request
 from bench.planner_peers import peer
-from bench.planner_peers.cells import Cell, Slo, Traffic
+from bench.planner_peers.cells import SINGLE, Cell, Slo, Traffic
 from bench.planner_peers.judging import Judge
 from bench.planner_peers.peer import Configuration, Unsupported
-from bench.planner_peers.planning import PlanAnswer, plan_for, request, strategies_for
+from bench.planner_peers.planning import PlanAnswer, plan_for, rate_matched, request, strategies_for
 from bench.planner_peers.record import Comparison, Contender
 from bench.planner_peers.tables import NoTables, profile_of_tables
 
@@ -20,6 +20,7 @@ from weft_planner.evaluation.candidates import Candidate
 from weft_planner.plan.solve import solve
 from weft_planner.programs.solver import Solver
 from weft_planner.request.infeasible import Infeasible
+from weft_planner.request.reading import Request
 from weft_planner.simulation import PolicyChoice
 
 log = logging.getLogger("bench.planner_peers")
@@ -100,6 +101,7 @@ def _comparison(
         weft_s=mine.seconds,
         weft_cpu_s=mine.cpu_seconds,
         peer_s=sum(one.seconds for one in answers.values()),
+        matched=_matched(cell, slo, traffic, profile, asked),
     )
 
 
@@ -114,6 +116,16 @@ def _weft(cell: Cell, slo: Slo, traffic: Traffic, mine: PlanAnswer, judge: Judge
         goodput=goodput,
         rerouted=goodput,
     )
+
+
+def _matched(cell: Cell, slo: Slo, traffic: Traffic, profile: CostProfile, asked: Request) -> Contender | None:
+    """Return Weft's rate matching of single rounds, by aiconfigurator's model alone."""
+    if traffic != SINGLE:
+        return None
+    found = rate_matched(asked, profile)
+    if found is None:
+        return Contender("no layout holds the SLO", 0, "")
+    return Contender(str(found), found.gpus, "", peer.rate(cell, slo, traffic, found.kind, found.groups))
 
 
 def _simulated(

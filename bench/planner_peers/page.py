@@ -14,6 +14,13 @@ OWN_METRIC, SIMULATED, PLANNING_S = 0.98, 1.15, 5.0
 """Least ratio in aiconfigurator's own metric, in every cell; the geometric mean of ratios of goodput with multi-round
 sessions; and the most seconds of a plan."""
 RATE, GOODPUT, REROUTED = "tokens_per_s_gpu", "goodput", "rerouted"
+RATIOS: dict[str, Callable[[Comparison], float]] = {
+    "by aiconfigurator's model": lambda one: one.ratio(RATE),
+    "the same of Weft's rate matching": lambda one: one.matched_ratio,
+    "by simulation": lambda one: one.ratio(GOODPUT),
+    "by simulation, both with Weft's router": lambda one: one.ratio(REROUTED),
+}
+"""Columns of Weft's figures over aiconfigurator's; one without any figure is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,9 @@ def aims_of(record: Record) -> list[Aim]:
     multi = [ratio for one in record.of(MULTI.name) if not math.isnan(ratio := one.ratio(GOODPUT))]
     worst = min(single, key=lambda one: one.ratio(RATE), default=None)
     slowest = max(record.comparisons, key=lambda one: one.planning_s, default=None)
+    matched = [one for one in single if not math.isnan(one.matched_ratio)]
+    least = min(matched, key=lambda one: one.matched_ratio, default=None)
+    below_matched = sum(one.matched_ratio < OWN_METRIC for one in matched)
     below = sum(one.ratio(RATE) < OWN_METRIC for one in single)
     return [
         Aim(
@@ -45,6 +55,12 @@ def aims_of(record: Record) -> list[Aim]:
             OWN_METRIC,
             math.nan if worst is None else worst.ratio(RATE),
             "" if worst is None else f"{_name(worst)}; {below} of {len(single)} are below",
+        ),
+        Aim(
+            "the same of Weft's rate matching (`weft plan --rate-match`): Weft / aiconfigurator, least",
+            OWN_METRIC,
+            math.nan if least is None else least.matched_ratio,
+            "" if least is None else f"{_name(least)}; {below_matched} of {len(matched)} are below",
         ),
         Aim(
             "goodput by simulation, multi-round sessions: Weft / aiconfigurator, geometric mean",
@@ -91,24 +107,17 @@ def _aim_row(aim: Aim) -> tuple[str, ...]:
 
 
 def _ratios(found: Sequence[Comparison]) -> str:
-    head = (
-        "cell",
-        "SLO",
-        "by aiconfigurator's model",
-        "by simulation",
-        "the same, both with Weft's router",
-        "plan, s",
-        "aiconfigurator, s",
-    )
+    figures = {name: [ratio(one) for one in found] for name, ratio in RATIOS.items()}
+    shown = {name: ratios for name, ratios in figures.items() if not all(map(math.isnan, ratios))}
     rows = [
-        (
-            one.cell, one.slo, _number(one.ratio(RATE)), _number(one.ratio(GOODPUT)), _number(one.ratio(REROUTED)),
-            f"{one.planning_s:.1f}", f"{one.peer_s:.1f}",
-        )
-        for one in found
+        (one.cell, one.slo, *(_number(ratios[k]) for ratios in shown.values()), f"{one.planning_s:.1f}",
+         f"{one.peer_s:.1f}")
+        for k, one in enumerate(found)
     ]  # fmt: skip
-    means = [_number(geometric_mean(one.ratio(figure) for one in found)) for figure in (RATE, GOODPUT, REROUTED)]
-    return table(head, [*rows, ("geometric mean", "", *means, "", "")])
+    means = [_number(geometric_mean(ratios)) for ratios in shown.values()]
+    return table(
+        ("cell", "SLO", *shown, "plan, s", "aiconfigurator, s"), [*rows, ("geometric mean", "", *means, "", "")]
+    )
 
 
 def _plans(found: Sequence[Comparison]) -> str:
@@ -118,11 +127,18 @@ def _plans(found: Sequence[Comparison]) -> str:
         other = f" ({one.simulated})" if one.simulated else ""
         return f"{one.layout}: {_number(one.tokens_per_s_gpu, 4)}; {_number(one.goodput)}{other}"
 
+    def matched(one: Contender | None) -> str:
+        return "-" if one is None else f"{one.layout}: {_number(one.tokens_per_s_gpu, 4)}"
+
+    head = ("cell", "SLO", "Weft", "aiconfigurator, disaggregated", "aiconfigurator, aggregated")
     rows = [
         (one.cell, one.slo, f"{cell(one.weft)} ({one.weft.policy})", cell(one.disaggregated), cell(one.aggregated))
         for one in found
     ]
-    return table(("cell", "SLO", "Weft", "aiconfigurator, disaggregated", "aiconfigurator, aggregated"), rows)
+    if all(one.matched is None for one in found):
+        return table(head, rows)
+    whole = [(*row, matched(one.matched)) for row, one in zip(rows, found, strict=True)]
+    return table((*head, "Weft's rate matching"), whole)
 
 
 def _notes(record: Record) -> str:

@@ -1,13 +1,14 @@
-"""Ask Weft for a plan of the same GPUs, and time it."""
+"""Ask Weft for a plan of the same GPUs, and time it; and for the layout that it matches by steady rates."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.planner_peers import peer
 from bench.planner_peers.cells import ENGINE, Cell, Slo, Traffic
 from bench.planner_peers.peer import LARGEST_BATCH, POOL
+from bench.planner_peers.tables import without_corrections
 
 from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree, parallelism_of
@@ -17,6 +18,7 @@ from weft_core.profile_json import profile_to_json
 from weft_planner.evaluation.candidates import Candidate
 from weft_planner.plan.solve import solve
 from weft_planner.programs.solver import Solver
+from weft_planner.rate_match import WholeWorkers, best_whole_workers, drawn_rounds, profiled_servers
 from weft_planner.request.reading import Request, request_of
 from weft_planner.simulation import PolicyChoice
 
@@ -92,6 +94,13 @@ def plan_for(asked: Request, solver: Solver) -> PlanAnswer:
     plan, _ = solve(asked, solver=solver)
     seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - cpu
     return PlanAnswer(Candidate(plan.layout, plan.groups, _policy(plan, asked)), seconds, cpu_seconds)
+
+
+def rate_matched(asked: Request, profile: CostProfile) -> WholeWorkers | None:
+    """Return what ``weft plan --rate-match`` has for the GPUs; None where no layout holds the SLO."""
+    servers = profiled_servers(asked, profile)
+    both = profiled_servers(asked, without_corrections(profile)).aggregated
+    return best_whole_workers(replace(servers, aggregated=both), drawn_rounds(asked), asked)
 
 
 def _policy(plan: Plan, asked: Request) -> PolicyChoice:

@@ -31,7 +31,7 @@ class Contender:
 class Comparison:
     """Both planners' answers for a cell, an SLO and a workload; seconds and processor seconds that each took.
 
-    ``rate``: sessions per second that Weft was asked to plan for.
+    ``rate``: sessions per second that Weft was asked to plan for. ``matched``: Weft's rate matching of single rounds.
     """
 
     cell: str
@@ -44,6 +44,7 @@ class Comparison:
     weft_s: float
     weft_cpu_s: float
     peer_s: float
+    matched: Contender | None = None
 
     @property
     def planning_s(self) -> float:
@@ -57,7 +58,16 @@ class Comparison:
 
     def ratio(self, figure: str) -> float:
         """Return Weft's figure over the better of aiconfigurator's; NaN: one is unknown, or none is above 0."""
-        mine: float = getattr(self.weft, figure)
+        return self._over_peers(getattr(self.weft, figure), figure)
+
+    @property
+    def matched_ratio(self) -> float:
+        """Return the same of rate matching by aiconfigurator's model; NaN: not measured."""
+        if self.matched is None:
+            return math.nan
+        return self._over_peers(self.matched.tokens_per_s_gpu, "tokens_per_s_gpu")
+
+    def _over_peers(self, mine: float, figure: str) -> float:
         theirs: list[float] = [getattr(one, figure) for one in self.peers]
         if not theirs or any(map(math.isnan, theirs)) or max(theirs) <= 0:
             return math.nan
@@ -100,7 +110,7 @@ def read(path: Path) -> Record:
     """Read a record that ``save`` wrote."""
     body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for one in body["comparisons"]:
-        for role in ("weft", "disaggregated", "aggregated"):
-            one[role] = None if one[role] is None else Contender(**one[role])
+        for role in ("weft", "disaggregated", "aggregated", "matched"):
+            one[role] = None if one.get(role) is None else Contender(**one[role])
     body["comparisons"] = [Comparison(**one) for one in body["comparisons"]]
     return Record(**body)

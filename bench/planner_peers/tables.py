@@ -18,7 +18,8 @@ from weft_planner.profiling.silicon import NOISE, SiliconError, SiliconTimings, 
 from weft_planner.profiling.silicon_fit import unusable
 
 PREFILL_CORRECTION, STEP_CORRECTION = 1.1, 1.08
-"""What aiconfigurator multiplies the tables' latencies by, in place of the overheads that Weft assumes."""
+"""What aiconfigurator multiplies the tables' latencies by where workers have one role, in place of the overheads that
+Weft assumes."""
 NOT_SECONDS = ("expert_share", "from_batch", "from_context")
 Piece = TypeVar("Piece", PrefillPiece, DecodePiece)
 
@@ -69,6 +70,19 @@ def profile_of_tables(cell: Cell, strategies: Sequence[Degree]) -> TableProfile:
         raise NoTables("; ".join(left_out))
     whole = derive_profile(cell.dimensions, GPUS[cell.gpu], degrees=sorted(costs))
     return TableProfile(replace(whole, engine=ENGINE, degrees=costs, provenance=dict(found.notes)), tuple(left_out))
+
+
+def without_corrections(profile: CostProfile) -> CostProfile:
+    """Return a profile with the tables' own latencies, as aiconfigurator takes them for workers that do both."""
+    bare = {
+        degree: replace(
+            costs,
+            prefill=tuple(_slower(piece, 1 / PREFILL_CORRECTION) for piece in costs.prefill),
+            decode=tuple(_slower(piece, 1 / STEP_CORRECTION) for piece in costs.decode),
+        )
+        for degree, costs in profile.degrees.items()
+    }
+    return replace(profile, degrees=bare)
 
 
 def _passes(facts: KnownHardware, gpu: str, degrees: Sequence[Degree]) -> SiliconTimings:

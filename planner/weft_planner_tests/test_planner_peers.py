@@ -27,9 +27,10 @@ ONE = Comparison(
     weft_s=3.0,
     weft_cpu_s=2.5,
     peer_s=20.0,
+    matched=Contender("P4x3 D8x6", 60, "", 985.0, 0.0, 0.0),
 )
 RECORD = Record(
-    [ONE, replace(ONE, workload=MULTI.name, weft_s=9.0, weft_cpu_s=6.0)],
+    [ONE, replace(ONE, workload=MULTI.name, weft_s=9.0, weft_cpu_s=6.0, matched=None)],
     {"DeepSeek-R1 H100, strict": "MoE products at 8 bits"},
     {str(CELL): ["degree 2: the model does not fit"]},
     "This one is made up.",
@@ -79,6 +80,9 @@ def test_a_ratio_is_over_the_better_of_both_answers_and_unknown_without_one() ->
     assert ONE.ratio("goodput") == pytest.approx(0.012 / 0.009)
     missed = replace(ONE, weft=replace(ONE.weft, tokens_per_s_gpu=math.nan))
     assert missed.ratio("tokens_per_s_gpu") == 0
+    none = replace(ONE, matched=Contender("no layout holds the SLO", 0, ""))
+    assert none.matched_ratio == 0
+    assert math.isnan(replace(ONE, matched=None).matched_ratio)
     assert math.isnan(replace(ONE, disaggregated=None, aggregated=None).ratio("goodput"))
 
 
@@ -98,19 +102,23 @@ def test_a_record_is_read_as_it_was_saved(tmp_path: Path) -> None:
 
 
 def test_aims_are_met_or_missed() -> None:
-    metric, simulated, planning = aims_of(RECORD)
+    metric, matched, simulated, planning = aims_of(RECORD)
     assert metric.found == pytest.approx(0.99)
+    assert matched.found == pytest.approx(0.985)
     assert simulated.found == pytest.approx(4 / 3)
     assert metric.met
     assert simulated.met
     assert (planning.found, verdict(planning)) == (6.0, "**missed**")
-    assert [verdict(aim) for aim in aims_of(Record())] == ["not measured"] * 3
+    assert [verdict(aim) for aim in aims_of(Record())] == ["not measured"] * 4
 
 
 def test_the_page_has_both_workloads_what_is_left_out_and_why(tmp_path: Path) -> None:
     page = tmp_path / "RESULTS.md"
     write(RECORD, page)
     text = page.read_text(encoding="utf-8")
+    single, multi = text.split("## Multi-round sessions")
+    assert "P4x3 D8x6: 985" in single
+    assert "rate matching |" not in multi.split("## Method")[0]
     for part in ("Single round", "Multi-round sessions", "P4x2 D8x7", "MoE products at 8 bits", "**missed**", "0.99"):
         assert part in text
     assert "nan" not in text.lower().replace("tenant", "")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from weft_core.cost import CostProfile
+from weft_core.cost import CostProfile, DecodePiece
 from weft_core.profile_json import profile_from_json, profile_to_json
-from weft_planner.profiling.fit import FitPriors, fit_profile
+from weft_planner.profiling.fit import FitPriors, fit_profile, with_chunks_at_any_batch
 from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementError
 from weft_planner_tests.profiled import grid, measured, median_error, profile
 
@@ -48,6 +48,17 @@ def test_mixed_steps_that_were_not_measured_are_estimated_from_prefill() -> None
     fitted = fit_profile(measured(truth, cells))
     assert all(piece.per_chunk_token > 0 for piece in fitted.degrees[1].decode)
     assert fitted.provenance["mixedSteps"].startswith("not measured")
+
+
+def test_chunks_beside_the_smallest_batches_are_never_for_nothing() -> None:
+    small = DecodePiece(alpha=0.01, per_sequence=0.001)
+    large = DecodePiece(alpha=0.02, per_sequence=0.0, from_batch=8.0, per_chunk_token=1e-4, per_chunk=0.002)
+    dear = replace(large, per_chunk_token=2e-4, per_chunk_pair=1e-9, from_batch=16.0)
+    found = with_chunks_at_any_batch((small, large, dear))
+    assert found == (replace(small, per_chunk_token=2e-4, per_chunk_pair=1e-9, per_chunk=0.002), large, dear)
+    assert with_chunks_at_any_batch(found) == found
+    knows = replace(small, per_chunk_token=1e-5)
+    assert with_chunks_at_any_batch((knows, large)) == (knows, large)
 
 
 def test_prefills_without_history_still_price_the_attended_pairs() -> None:

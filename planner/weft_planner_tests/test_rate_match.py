@@ -249,7 +249,7 @@ def test_deepseek_r1_on_h200_is_matched_as_the_documentation_shows(
     documented = (REPOSITORY / "docs" / "planner.md").read_text()
     example = documented.split("--rate-match --report r.html\n")[1].split("```")[0]
     parts = [" ".join(part.split()) for part in re.split(r"\n\n|\n\[...\]\n", example) if part.strip()]
-    assert len(parts) == 5
+    assert len(parts) == 6
     for part in parts:
         assert part in shown
     assert "Note: Costs of nvidia-h200 are fitted to silicon tables" in shown
@@ -277,7 +277,7 @@ def test_names_in_the_page_are_escaped() -> None:
             "capacity": {"gpus": 4, "pools": [{"name": "a", "gpuType": "nvidia-h100"}]},
         }
     )
-    text = rate_match_page(matched(), source=SOURCE, request=request, name="<i>name</i>", version="1")
+    text = rate_match_page(matched(), None, source=SOURCE, request=request, name="<i>name</i>", version="1")
     assert "<i>" not in text
     assert "<b>model" not in text
     assert "the &lt;cost&gt; profile" in text

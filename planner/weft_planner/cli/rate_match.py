@@ -1,14 +1,15 @@
 """``weft plan --rate-match``: the ratio of context to generation servers, from a cost profile or from live curves."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from weft_cli.errors import BadInputError, lines_of
 from weft_cli.output import emit
+from weft_core.layouts import Role
 from weft_core.parallelism import Degree
 from weft_planner.cli.service import Service
 
@@ -23,24 +24,17 @@ def show_rate_match(service: Service, *, curves: Sequence[str] = (), output: str
 
     ``curves`` are files of sweeps, which take the place of the cost profile's curves.
     """
-    from weft_planner.rate_match import NoMatch, match_rates, rounds_of
+    from weft_planner.rate_match import NoMatch, best_whole_workers, drawn_rounds, match_rates
     from weft_planner.rate_match.json_form import body_of
     from weft_planner.request.infeasible import Infeasible
     from weft_planner.tables import refusal_parts, text_of
     from weft_planner.tables.rate_match import rate_match_parts
-    from weft_planner.workload.sessions import draw
 
     request = service.request
     slo = request.slo
     sweeps = _read(curves)
     try:
-        sample = draw(
-            request.workload,
-            max_model_len=request.model.max_model_len,
-            round_seconds=slo.ttft + request.workload.mean_decode * slo.itl,
-            seed=request.seed,
-        )
-        rounds = rounds_of(sample, seed=request.seed)
+        rounds = drawn_rounds(request)
         servers, source = _measured(sweeps, request, rounds) if sweeps else _profiled(request)
         found = match_rates(
             servers,
@@ -50,6 +44,7 @@ def show_rate_match(service: Service, *, curves: Sequence[str] = (), output: str
             percentile=slo.percentile,
             bidirectional=request.engine.bidirectional,
         )
+        best = best_whole_workers(servers, rounds, request)
     except (Infeasible, NoMatch) as error:
         reason = error.reason if isinstance(error, Infeasible) else "SLOInfeasible"
         message = str(error)
@@ -60,15 +55,17 @@ def show_rate_match(service: Service, *, curves: Sequence[str] = (), output: str
     rate = request.workload.arrival_rate * request.workload.mean_rounds
     emit(
         output,
-        {"status": "ok", "rateMatching": body_of(found, source=source, rounds_per_s=rate)},
-        lambda: text_of(rate_match_parts(found, source=source, request=request, name=service.name, rounds_per_s=rate)),
+        {"status": "ok", "rateMatching": body_of(found, best, source=source, rounds_per_s=rate)},
+        lambda: text_of(
+            rate_match_parts(found, best, source=source, request=request, name=service.name, rounds_per_s=rate)
+        ),
     )
     if report is not None:
         from weft_planner.cli.report import write_page
         from weft_planner.report.rate_match import rate_match_page
 
         name = service.name or request.model.name
-        page = rate_match_page(found, source=source, request=request, name=name, version=version("weft"))
+        page = rate_match_page(found, best, source=source, request=request, name=name, version=version("weft"))
         write_page(report, page)
         click.echo(f"weft plan: report written: {report}", err=True)
     return 0
@@ -76,19 +73,15 @@ def show_rate_match(service: Service, *, curves: Sequence[str] = (), output: str
 
 def _profiled(request: "Request") -> "tuple[Servers, CurveSource]":
     """Return the servers of the cost profile, at every degree that the pools allow."""
-    from weft_planner.rate_match import CurveSource, ProfiledServer, Servers
+    from weft_planner.rate_match import CurveSource, profiled_servers
     from weft_planner.request.costs import profile_of, source_notes, speculation_notes
-    from weft_planner.request.engines import step_limits
 
     profile = profile_of(request)
     profiles = {pool.name: profile for pool in request.capacity.pools}
-    limits = step_limits(request.engine.prefill), step_limits(request.engine.decode)
-    context, generation = (_degrees(request, role, profile.degrees) for role in ("prefill", "decode"))
-    for role, degrees in (("prefill", context), ("decode", generation)):
-        if not degrees:
+    servers = profiled_servers(request, profile)
+    for role, side in (("prefill", servers.context), ("decode", servers.generation)):
+        if not side:
             raise click.ClickException(f"capacity.pools: no degree for role {role} in the cost profile; add one")
-    of = {n: ProfiledServer(profile, n, *limits) for n in sorted({*context, *generation})}
-    servers = Servers([of[n] for n in context], [of[n] for n in generation], [*of.values()])
     remarks = [*source_notes(request, profiles), *speculation_notes(request, profiles), *_remarks(request)]
     return servers, CurveSource("the cost profile", False, remarks)
 
@@ -101,7 +94,7 @@ def _measured(
     Raises:
         BadInputError: two files have the same curve of a degree, or no file has one of a side.
     """
-    from weft_planner.rate_match import CurveSource, MeasuredServer, Servers
+    from weft_planner.rate_match import CurveSource, MeasuredServer, Servers, allowed_degrees
     from weft_planner.request.costs import profile_of
     from weft_planner.request.engines import step_limits
     from weft_planner.request.infeasible import Infeasible
@@ -116,13 +109,13 @@ def _measured(
     of_degrees: dict[str, list[str]] = {}
     for path, sweep in sweeps:
         server = MeasuredServer(sweep, profile=profile, decode=decode)
-        roles = {
+        roles: dict[str, Role | Literal[False]] = {
             "context": bool(sweep.context) and "prefill",
             "generation": bool(sweep.generation) and "decode",
             "aggregated": bool(server.serving_concurrencies) and "decode",
         }
         for side, role in roles.items():
-            if not role or not _degrees(request, role, [sweep.degree]):
+            if not role or not allowed_degrees(request, role, [sweep.degree]):
                 continue
             if sweep.degree in sides[side]:
                 other = sides[side][sweep.degree][0]
@@ -190,10 +183,3 @@ def _read(paths: Sequence[str]) -> "list[tuple[str, Sweep]]":
         except (SweepFileError, OSError) as error:
             raise BadInputError(path, *lines_of(error, path)) from error
     return found
-
-
-def _degrees(request: "Request", role: str, known: Collection[Degree]) -> list[Degree]:
-    """Return those of known degrees that some pool allows for a role."""
-    pools = [pool for pool in request.capacity.pools if role in pool.roles]
-    listed = {degree for pool in pools for degree in pool.usable_degrees}
-    return sorted(listed & set(known))

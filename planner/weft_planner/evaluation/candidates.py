@@ -18,8 +18,9 @@ from weft_core.layouts import (
 from weft_core.parallelism import degree_key, gpus_of
 from weft_core.policies.registry import MODES, POLICIES
 from weft_core.policies.routing.weft import STATISTICS
-from weft_planner.programs.group_options import PlanLimits, keeps_limits
+from weft_planner.programs.group_options import keeps_limits
 from weft_planner.programs.inputs import PlanInputs
+from weft_planner.programs.limits import limits_of_kind
 from weft_planner.programs.strategies import best_for_both
 from weft_planner.request.capacity import Pool
 from weft_planner.request.engines import compatibility_of, layout_fault, layouts_of
@@ -123,7 +124,7 @@ def may_stay(inputs: PlanInputs, groups: tuple[PlannedGroup, ...]) -> bool:
     """Return whether what runs now keeps the request's limits."""
     if any(group.degree not in inputs.degrees.get(group.pool, ()) for group in groups):
         return False
-    return keeps_limits(groups, _limits_of(inputs, kind_of(groups)), kv_tokens=0.0)
+    return keeps_limits(groups, limits_of_kind(inputs.limits, kind_of(groups)), kv_tokens=0.0)
 
 
 def cannot_run(inputs: PlanInputs, kind: LayoutKind, groups: Iterable[PlannedGroup]) -> str:
@@ -249,7 +250,7 @@ def _one_role(inputs: PlanInputs, role: WorkerRole) -> Iterator[tuple[PlannedGro
     For objective ``cost`` a quarter of them, too. Of more than ``FEW_ALONE`` degrees those that should carry most. A
     worker with both roles needs a second one.
     """
-    limits = _limits_of(inputs, "colocated" if role == "decode" else "symmetric")
+    limits = limits_of_kind(inputs.limits, "colocated" if role == "decode" else "symmetric")
     bounds = [limits.workers[duty] for duty in duties_of(role)]
     least = max(2 if role == "both" else 1, *(low for low, _ in bounds))
     bound = min((high for _, high in bounds if high is not None), default=None)
@@ -274,7 +275,7 @@ def _hybrids(
 ) -> Iterator[tuple[PlannedGroup, ...]]:
     """Yield layouts of like workers with both roles for half of the decode workers."""
     pools = {pool.name for pool in _pools_of_both(inputs)}
-    limits = _limits_of(inputs, "hybrid")
+    limits = limits_of_kind(inputs.limits, "hybrid")
     for groups in disaggregated:
         if [group.role for group in groups] != ["prefill", "decode"]:
             continue
@@ -286,19 +287,6 @@ def _hybrids(
         hybrid = (prefill, rest, replace(decode, role="both", replicas=both))
         if both and decode.pool in pools and keeps_limits(hybrid, limits, kv_tokens=0.0):
             yield hybrid
-
-
-def _limits_of(inputs: PlanInputs, kind: LayoutKind) -> PlanLimits:
-    """Return the limits that layouts of a kind keep, without the one on KV, which the simulation decides.
-
-    Co-located workers all prefill: they count for the least number of prefill workers, too. The largest number of
-    prefill workers and the ratio of roles do not concern them.
-    """
-    limits = replace(inputs.limits, kv_tokens=0.0)
-    if kind != "colocated":
-        return limits
-    least = max(low for low, _ in limits.workers.values())
-    return replace(limits, workers={"decode": (least, limits.workers["decode"][1])}, ratio=(None, None))
 
 
 def _pools_of_both(inputs: PlanInputs) -> list[Pool]:

@@ -6,7 +6,7 @@ was. Errors are those of rows that were held out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -39,6 +39,8 @@ from weft_planner.profiling.regression import Floats, HeldOut, MaxAffine, fit_ma
 
 EXPERT_SHARES = (1.0, 0.5, 0.25)
 """What is tried of the share of experts that one token chooses: tokens of one prompt often choose the same ones."""
+_USUAL_CHUNK = 2048
+_CHUNK_COSTS = ("per_chunk_token", "per_chunk_pair", "per_chunk_context", "per_chunk")
 _FEWEST = {"prefill": 4, "step": 4, "transfer": 2}
 
 
@@ -253,7 +255,21 @@ def fit_steps(
     if not mixed:
         notes["mixedSteps"] = "not measured; estimated from above by decode step plus the chunk's prefill"
         return with_chunk_costs(pieces, prefill), _error(held_out)
-    return tuple(pieces), _error(held_out)
+    return with_chunks_at_any_batch(pieces), _error(held_out)
+
+
+def with_chunks_at_any_batch(pieces: Sequence[DecodePiece]) -> tuple[DecodePiece, ...]:
+    """Return regimes of which those of the smallest batches know what a chunk costs.
+
+    Mixed steps are measured at a few batch sizes. Where all of these are in regimes that apply from one size on, the
+    others would take chunks for nothing: they take them for what the dearest of the regimes does.
+    """
+    smallest = [piece for piece in pieces if piece.from_batch == 0]
+    if any(piece.per_chunk_token or piece.per_chunk_pair for piece in smallest):
+        return tuple(pieces)
+    dearest = max(pieces, key=lambda piece: piece.per_chunk + piece.per_chunk_token * _USUAL_CHUNK)
+    costs = {name: getattr(dearest, name) for name in _CHUNK_COSTS}
+    return tuple(replace(piece, **costs) if piece.from_batch == 0 else piece for piece in pieces)
 
 
 def _error(held_out: HeldOut) -> FitError:

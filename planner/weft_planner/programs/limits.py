@@ -1,7 +1,9 @@
 """Turn a request's capacity, bounds and engine into the limits that layouts must keep."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from weft_core.layouts import LayoutKind
 from weft_core.parallelism import Degree, gpus_of
 from weft_core.plan import ROLES
 from weft_planner.programs.group_options import PlanLimits
@@ -48,3 +50,16 @@ def limits_of(request: Request, degrees: Mapping[str, Sequence[Degree]], *, kv_t
         # Replacing every GPU that runs costs as much as the improvement that is asked for.
         inertia=request.min_improvement / running if running else 0.0,
     )
+
+
+def limits_of_kind(limits: PlanLimits, kind: LayoutKind) -> PlanLimits:
+    """Return the limits that layouts of a kind keep, without the one on KV.
+
+    Co-located workers all prefill: they count for the least number of prefill workers, too. The largest number of
+    prefill workers and the ratio of roles do not concern them.
+    """
+    limits = replace(limits, kv_tokens=0.0)
+    if kind != "colocated":
+        return limits
+    least = max(low for low, _ in limits.workers.values())
+    return replace(limits, workers={"decode": (least, limits.workers["decode"][1])}, ratio=(None, None))

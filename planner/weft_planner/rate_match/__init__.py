@@ -15,8 +15,10 @@ from weft_planner.rate_match.curves import (
 )
 from weft_planner.rate_match.matching import CurveSource, NoMatch, RateMatch, RateMatching, Servers, match_rates
 from weft_planner.rate_match.measured import MeasuredServer
+from weft_planner.rate_match.request import allowed_degrees, drawn_rounds, profiled_servers
 from weft_planner.rate_match.rounds import RoundShape, rounds_of
 from weft_planner.rate_match.servers import ProfiledServer, Server
+from weft_planner.rate_match.whole_workers import WholeWorkers, best_whole_workers
 
 __all__ = [
     "ContextPoint",
@@ -30,9 +32,14 @@ __all__ = [
     "RoundShape",
     "Server",
     "Servers",
+    "WholeWorkers",
     "aggregated_curve",
+    "allowed_degrees",
+    "best_whole_workers",
     "context_curve",
+    "drawn_rounds",
     "generation_curve",
     "match_rates",
+    "profiled_servers",
     "rounds_of",
 ]

@@ -1,17 +1,18 @@
 """Draw throughput-latency curves of one context, generation or aggregated server."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from weft_core.parallelism import Degree, batches_of, gpus_of
+from weft_planner.rate_match.queueing import Prefills
 from weft_planner.rate_match.rounds import RoundShape
 from weft_planner.rate_match.servers import Server
 
 UTILISATIONS = tuple(round(0.05 * k, 2) for k in range(1, 20))
-"""Shares of a context server's time in use; beyond 95 % its queue takes longer to settle than the sample is long."""
+"""Shares of a context server's time in use, up to ``MOST_BUSY``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +55,28 @@ class GenerationPoint:
         return self.tokens_per_s / gpus_of(self.degree)
 
 
-def context_curve(server: Server, rounds: RoundShape, *, percentile: float, bidirectional: bool) -> list[ContextPoint]:
-    """Return TTFT against request rate of one context server: Poisson arrivals, in order, evenly over its batches."""
+def context_prefills(server: Server, rounds: RoundShape, *, bidirectional: bool) -> Prefills:
+    """Return the rounds' prefills on a context server; transfers keep nobody else waiting."""
     history = rounds.history if bidirectional else np.zeros_like(rounds.history)
     computed = rounds.increment if bidirectional else rounds.history + rounds.increment
-    busy = server.busy_seconds(history, computed)
-    answered = server.prefill_seconds(history, computed) + server.transfer_seconds(history, computed)
-    mean = float(busy.mean())
-    utilisations = np.array(UTILISATIONS)
-    distances = rounds.arrivals[:, None] * mean / utilisations[None, :]
-    waited = np.zeros_like(distances)
-    for k in range(1, len(busy)):  # Lindley: what is left of the work found by the round before
-        waited[k] = np.maximum(0.0, waited[k - 1] + busy[k - 1] - distances[k])
-    ttft = np.percentile(waited + answered[:, None], percentile, axis=0)
-    batches = batches_of(server.degree)
+    return Prefills(
+        busy=server.busy_seconds(history, computed),
+        answered=server.prefill_seconds(history, computed) + server.transfer_seconds(history, computed),
+        batches=batches_of(server.degree),
+    )
+
+
+def context_curve(server: Server, rounds: RoundShape, *, percentile: float, bidirectional: bool) -> list[ContextPoint]:
+    """Return TTFT against request rate of one context server: Poisson arrivals, in order, evenly over its batches."""
+    prefills = context_prefills(server, rounds, bidirectional=bidirectional)
     return [
         ContextPoint(
-            degree=server.degree, utilisation=float(u), rounds_per_s=batches * float(u) / mean, ttft_s=float(t)
+            degree=server.degree,
+            utilisation=u,
+            rounds_per_s=prefills.rounds_per_s(u),
+            ttft_s=prefills.ttft_s(u, rounds, percentile=percentile),
         )
-        for u, t in zip(utilisations, ttft, strict=True)
+        for u in UTILISATIONS
     ]
 
 
@@ -81,56 +85,56 @@ def generation_curve(server: Server, rounds: RoundShape, *, waiting_s: float) ->
 
     ``waiting_s`` is the TTFT: a session's history stays in the cache while it waits, and between rounds.
     """
-    return _curve(
-        server,
-        rounds,
-        server.concurrencies,
-        itl=lambda concurrency: server.itl(concurrency, rounds.decode_context),
-        waiting_s=waiting_s,
-    )
+    points = (generation_point(server, rounds, n, waiting_s=waiting_s) for n in server.concurrencies)
+    return [*_known(points)]
 
 
 def aggregated_curve(server: Server, rounds: RoundShape) -> list[GenerationPoint]:
     """Return tokens per second against ITL of one server that does both, as far as its places and its KV cache go.
 
+    Where nothing is known of prefills beside a batch there is no curve.
+    """
+    return [*_known(aggregated_point(server, rounds, n) for n in server.serving_concurrencies)]
+
+
+def generation_point(
+    server: Server, rounds: RoundShape, concurrency: int, *, waiting_s: float
+) -> GenerationPoint | None:
+    """Return one point of a generation server's curve; None where so many sequences have no room."""
+    return _point(server, rounds, concurrency, server.itl(concurrency, rounds.decode_context), waiting_s=waiting_s)
+
+
+def aggregated_point(server: Server, rounds: RoundShape, concurrency: int) -> GenerationPoint | None:
+    """Return one point of an aggregated server's curve; None where so many sequences have no room.
+
     Each round's prefill rides along with the steps of its batch, which takes p seconds more than decoding alone. So
     does every round of a batch of n once per answer of o tokens, and the time between two tokens is T_dec + n p / o.
-    Histories are in its own cache. Where nothing is known of prefills beside a batch there is no curve.
+    Histories are in its own cache.
     """
-    return _curve(
-        server,
-        rounds,
-        server.serving_concurrencies,
-        itl=lambda concurrency: server.serving_itl(concurrency, rounds),
-        waiting_s=0.0,
+    return _point(server, rounds, concurrency, server.serving_itl(concurrency, rounds), waiting_s=0.0)
+
+
+def _point(
+    server: Server, rounds: RoundShape, concurrency: int, itl_s: float, *, waiting_s: float
+) -> GenerationPoint | None:
+    answering = rounds.output_tokens * itl_s
+    idle = (float(rounds.gap.mean()) * rounds.idle_context + waiting_s * float(rounds.history.mean())) / answering
+    held = concurrency * (rounds.decode_context + idle)
+    if held > server.kv_capacity or not math.isfinite(itl_s):
+        return None
+    return GenerationPoint(
+        degree=server.degree,
+        concurrency=concurrency,
+        itl_s=itl_s,
+        tokens_per_s=concurrency / itl_s,
+        rounds_per_s=concurrency / answering,
+        kv_share=held / server.kv_capacity,
     )
 
 
-def _curve(
-    server: Server,
-    rounds: RoundShape,
-    concurrencies: Sequence[int],
-    *,
-    itl: Callable[[int], float],
-    waiting_s: float,
-) -> list[GenerationPoint]:
-    """Return the points of a server whose ``itl`` follows from its concurrency."""
-    points = []
-    for concurrency in concurrencies:
-        seconds = itl(concurrency)
-        answering = rounds.output_tokens * seconds
-        idle = (float(rounds.gap.mean()) * rounds.idle_context + waiting_s * float(rounds.history.mean())) / answering
-        held = concurrency * (rounds.decode_context + idle)
-        if held > server.kv_capacity or not math.isfinite(seconds):
-            break
-        points.append(
-            GenerationPoint(
-                degree=server.degree,
-                concurrency=concurrency,
-                itl_s=seconds,
-                tokens_per_s=concurrency / seconds,
-                rounds_per_s=concurrency / answering,
-                kv_share=held / server.kv_capacity,
-            )
-        )
-    return points
+def _known(points: Iterable[GenerationPoint | None]) -> Iterator[GenerationPoint]:
+    """Yield points up to the first that is none."""
+    for point in points:
+        if point is None:
+            return
+        yield point

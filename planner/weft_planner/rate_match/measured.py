@@ -13,8 +13,9 @@ import numpy as np
 from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree, batches_of
 from weft_planner.profiling.sweep_file import GenerationRow, ServingRow, Sweep
+from weft_planner.rate_match.queueing import Prefills
 from weft_planner.rate_match.rounds import RoundShape
-from weft_planner.rate_match.servers import places, transfers_of
+from weft_planner.rate_match.servers import places, prefills_beside, transfers_of
 from weft_planner.simulation.options import NO_LIMITS, StepLimits
 from weft_planner.workload.distributions import Floats
 
@@ -34,6 +35,7 @@ class MeasuredServer:
         self.degree: Degree = sweep.degree
         self._sweep = sweep
         self._profile = profile if profile is not None and sweep.degree in profile.degrees else None
+        self._decode = decode
         self._most = places(decode, sweep.degree) or math.inf
         self._prompts, self._busy, self._alone = _context_times(sweep)
         self._steps = _by_context(sweep.generation)
@@ -102,11 +104,20 @@ class MeasuredServer:
         return max(LEAST_SHARE * measured, measured + self._per_token * concurrency * (held - context))
 
     def serving_itl(self, concurrency: int, rounds: RoundShape) -> float:
-        """Return a step and what prefills add to it: as large a share of their own time as was measured."""
+        """Return a step and what prefills add to it."""
+        added = float(self._added(concurrency, rounds).mean()) / batches_of(self.degree)
+        return self.itl(concurrency, rounds.decode_context) + concurrency * added / rounds.output_tokens
+
+    def serving_prefills(self, concurrency: int, rounds: RoundShape) -> Prefills:
+        """Return what they add to the steps of their batch, and until the answer these steps themselves."""
+        added = self._added(concurrency, rounds)
+        return prefills_beside(added, rounds.increment, self, self._decode, concurrency=concurrency, rounds=rounds)
+
+    def _added(self, concurrency: int, rounds: RoundShape) -> Floats:
+        """Return what prefills add to their batch's steps: as large a share of their own time as was measured."""
         found = sorted((row.tokens_per_second * row.itl, self._added_share(row)) for row in self._sweep.aggregated)
         share = float(np.interp(concurrency, [n for n, _ in found], [share for _, share in found]))
-        busy = float(self.busy_seconds(rounds.history, rounds.increment).mean()) / batches_of(self.degree)
-        return self.itl(concurrency, rounds.decode_context) + concurrency * share * busy / rounds.output_tokens
+        return share * self.busy_seconds(rounds.history, rounds.increment)
 
     def _added_share(self, row: ServingRow) -> float:
         """Return how much longer a prompt made its batch's steps, as a share of the time that it takes by itself."""

@@ -10,6 +10,7 @@ import numpy as np
 from weft_core.cost import CostProfile
 from weft_core.parallelism import Degree, batches_of
 from weft_planner.phases.latency import prefill_seconds
+from weft_planner.rate_match.queueing import Prefills
 from weft_planner.rate_match.rounds import RoundShape
 from weft_planner.simulation.options import NO_LIMITS, StepLimits
 from weft_planner.workload.distributions import Floats
@@ -66,6 +67,10 @@ class Server(Protocol):
         """
         ...
 
+    def serving_prefills(self, concurrency: int, rounds: RoundShape) -> Prefills:
+        """Return the prefills that run beside such a batch."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ProfiledServer:
@@ -112,7 +117,7 @@ class ProfiledServer:
 
     def itl(self, concurrency: int, held: float) -> float:
         """Return T_dec of one of its batches."""
-        batch = max(1.0, concurrency / batches_of(self.degree))
+        batch = fullest_batch(concurrency, self.degree)
         return self.profile.t_dec(batch=batch, context=batch * held, degree=self.degree)
 
     def serving_itl(self, concurrency: int, rounds: RoundShape) -> float:
@@ -120,18 +125,37 @@ class ProfiledServer:
 
         Their chunks take the tokens of a step that the batch leaves.
         """
-        batch = max(1.0, concurrency / batches_of(self.degree))
-        room = math.inf if self.decode.max_tokens is None else self.decode.max_tokens - math.ceil(batch)
-        if room < 1:
+        batch = fullest_batch(concurrency, self.degree)
+        if room_beside(batch, self.decode) < 1:
             return math.inf
+        added = self._sampled(concurrency, rounds)[1]
+        return self.itl(concurrency, rounds.decode_context) + batch * float(added.mean()) / rounds.output_tokens
+
+    def serving_prefills(self, concurrency: int, rounds: RoundShape) -> Prefills:
+        """Return what they add to the steps of their batch, and until the answer these steps themselves."""
+        prompts, added = self._sampled(concurrency, rounds)
+        count = len(rounds.increment)
+        return prefills_beside(
+            np.resize(added, count),
+            np.resize(prompts, count),
+            self,
+            self.decode,
+            concurrency=concurrency,
+            rounds=rounds,
+        )
+
+    def _sampled(self, concurrency: int, rounds: RoundShape) -> tuple[Floats, Floats]:
+        """Return the new tokens of some prompts, and how much longer each makes the steps of such a batch."""
+        batch = fullest_batch(concurrency, self.degree)
+        room = room_beside(batch, self.decode)
         every = max(1, len(rounds.history) // SAMPLED_ROUNDS)
-        prompts = zip(rounds.history[::every].tolist(), rounds.increment[::every].tolist(), strict=True)
+        history, increment = rounds.history[::every], rounds.increment[::every]
         step = self.itl(concurrency, rounds.decode_context)
         added = [
-            self._added(batch, batch * rounds.decode_context, history, increment, room=room, step=step)
-            for history, increment in prompts
+            self._added(batch, batch * rounds.decode_context, h, n, room=room, step=step)
+            for h, n in zip(history.tolist(), increment.tolist(), strict=True)
         ]
-        return step + batch * float(np.mean(added)) / rounds.output_tokens
+        return increment, np.array(added)
 
     def _added(
         self, batch: float, context: float, history: float, increment: float, *, room: float, step: float
@@ -152,6 +176,34 @@ def places(limits: StepLimits, degree: Degree) -> int | None:
     """Return how many sequences all batches of a server may have; None without a limit."""
     of_batch = limits.sequences_of_batch(degree)
     return None if of_batch is None else of_batch * batches_of(degree)
+
+
+def fullest_batch(concurrency: int, degree: Degree) -> int:
+    """Return the sequences of a worker's fullest batch, for which the others wait: ranks take their steps together."""
+    return math.ceil(concurrency / batches_of(degree))
+
+
+def room_beside(batch: float, limits: StepLimits) -> float:
+    """Return the tokens of a step that a batch leaves for prefills."""
+    return math.inf if limits.max_tokens is None else limits.max_tokens - math.ceil(batch)
+
+
+def prefills_beside(
+    added: Floats, prompts: Floats, server: Server, limits: StepLimits, *, concurrency: int, rounds: RoundShape
+) -> Prefills:
+    """Return prefills of so many new tokens that add so many seconds to the steps of a batch.
+
+    A prompt waits for the end of a step, and for those before it: for what they add to steps, and for the steps that
+    their tokens fill. Its answer takes all steps that have a chunk of it.
+    """
+    batches = batches_of(server.degree)
+    room = room_beside(fullest_batch(concurrency, server.degree), limits)
+    step = server.itl(concurrency, rounds.decode_context)
+    return Prefills(
+        busy=added + step * prompts / room,
+        answered=added + step * (np.maximum(1, np.ceil(prompts / room)) + 1),
+        batches=batches,
+    )
 
 
 def transfers_of(profile: CostProfile, degree: Degree, history: Floats, increment: Floats) -> Floats:

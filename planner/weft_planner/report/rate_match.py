@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from weft_core.durations import format_seconds
 from weft_core.parallelism import Degree
-from weft_planner.rate_match import ContextPoint, CurveSource, GenerationPoint, RateMatching
+from weft_planner.rate_match import ContextPoint, CurveSource, GenerationPoint, RateMatching, WholeWorkers
 from weft_planner.report import chart, html
 from weft_planner.report.page import whole_page
 from weft_planner.request.reading import Request
@@ -26,12 +26,22 @@ GPU = "tokens per second and GPU"
 Point = TypeVar("Point", ContextPoint, GenerationPoint)
 
 
-def rate_match_page(found: RateMatching, *, source: CurveSource, request: Request, name: str, version: str) -> str:
+def rate_match_page(
+    found: RateMatching,
+    best: WholeWorkers | None,
+    *,
+    source: CurveSource,
+    request: Request,
+    name: str,
+    version: str,
+) -> str:
     """Return the page as HTML."""
-    return whole_page(f"Rate matching for {name}", _sections(found, source, request, name, version))
+    return whole_page(f"Rate matching for {name}", _sections(found, best, source, request, name, version))
 
 
-def _sections(found: RateMatching, source: CurveSource, request: Request, name: str, version: str) -> Iterator[str]:
+def _sections(
+    found: RateMatching, whole: WholeWorkers | None, source: CurveSource, request: Request, name: str, version: str
+) -> Iterator[str]:
     slo, best = request.slo, found.best
     gpus = ", ".join(sorted({pool.gpu_type for pool in request.capacity.pools}))
     asked = (
@@ -53,6 +63,11 @@ def _sections(found: RateMatching, source: CurveSource, request: Request, name: 
             GPU,
             "-" if same is None else f"{same.tokens_per_s_gpu:.3g}",
             "aggregated: none is as fast" if same is None else f"aggregated, degree {same.degree}; TTFT not limited",
+        ),
+        html.card(
+            f"{request.capacity.gpus} GPUs in whole workers",
+            "-" if whole is None else str(whole),
+            "none hold the SLO" if whole is None else f"{whole.tokens_per_s_gpu:.3g} {GPU}, within the SLO",
         ),
     ]
     yield f'<dl class="cards">{"".join(cards)}</dl>'

@@ -2,21 +2,33 @@
 
 from collections.abc import Iterator
 
-from weft_planner.rate_match import CurveSource, RateMatch, RateMatching
+from weft_planner.rate_match import CurveSource, RateMatch, RateMatching, WholeWorkers
 from weft_planner.request.reading import Request
 from weft_planner.tables import figures
 from weft_planner.tables.writing import QUIET, Paragraph, Part, TableCell, TextTable, held
 
 
 def rate_match_parts(
-    found: RateMatching, *, source: CurveSource, request: Request, name: str, rounds_per_s: float
+    found: RateMatching,
+    best: WholeWorkers | None,
+    *,
+    source: CurveSource,
+    request: Request,
+    name: str,
+    rounds_per_s: float,
 ) -> list[Part]:
     """Return what to print of a rate matching."""
-    return [*_parts(found, source, request=request, name=name, rounds_per_s=rounds_per_s)]
+    return [*_parts(found, best, source, request=request, name=name, rounds_per_s=rounds_per_s)]
 
 
 def _parts(
-    found: RateMatching, source: CurveSource, *, request: Request, name: str, rounds_per_s: float
+    found: RateMatching,
+    best: WholeWorkers | None,
+    source: CurveSource,
+    *,
+    request: Request,
+    name: str,
+    rounds_per_s: float,
 ) -> Iterator[Part]:
     slo = request.slo
     smallest = found.smallest(rounds_per_s)
@@ -50,13 +62,16 @@ def _parts(
         "spec.capacity.",
         lead="For this workload:",
     )
+    yield Paragraph(for_capacity(best, budget, slo.percentile), lead=f"For {budget} GPUs:")
     yield Paragraph(
         f"The curves are drawn from {source.words}: a context server takes one prompt at a time from Poisson "
         "arrivals, a generation server decodes a full batch of mean context and keeps the KV of idle sessions. Rate "
         "matching is a ceiling: it assumes fractional workers and perfect overlap, and measured systems stay below "
         "it. AGGREGATED is the tokens per second and GPU of the best server that prefills beside its batch and is as "
-        "fast for each user; its TTFT is not limited. `weft plan` without --rate-match simulates whole workers, queues "
-        "and transfers.",
+        "fast for each user; its TTFT is not limited. The layout for all GPUs has whole workers: context workers share "
+        "one queue and compute for 90% of the time at most, generation workers give 92% of their tokens, and "
+        "aggregated ones hold the TTFT SLO, too. `weft plan` without --rate-match simulates whole workers, queues and "
+        "transfers.",
         style=QUIET,
     )
     for remark in source.remarks:
@@ -128,6 +143,20 @@ def _row(found: RateMatching, match: RateMatch, rounds_per_s: float) -> list[str
 def _ratio(match: RateMatch) -> str:
     context, generation = match.whole_ratio
     return f"{context}:{generation}"
+
+
+def for_capacity(best: WholeWorkers | None, budget: int, percentile: float) -> str:
+    """Say which whole workers of a number of GPUs carry most within the SLO."""
+    if best is None:
+        return "no whole workers within them hold the SLO."
+    said = f"{best} carries {best.rounds_per_s:.3g} rounds a second within the SLO, {best.tokens_per_s_gpu:.3g} output "
+    said += f"tokens a second and GPU, on {best.gpus} of {budget} GPUs: "
+    generation, seconds = best.generation, figures.latency(best.ttft_s)
+    sequences = f"{generation.concurrency} sequences each, {figures.latency(generation.itl_s)} between tokens"
+    if best.context is None:
+        return f"{said}workers that prefill beside {sequences}, TTFT P{percentile:g} {seconds}."
+    context = f"context workers busy for {figures.share(best.context.utilisation)}, TTFT P{percentile:g} {seconds}"
+    return f"{said}{context}; generation workers with up to {sequences}."
 
 
 def _workers(count: int, kind: str) -> str:
