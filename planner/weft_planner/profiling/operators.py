@@ -123,10 +123,10 @@ def cells(grid: OperatorGrid, degrees: Iterable[Degree], *, kv_capacity: Mapping
         all_of_it += [GridCell("step", degree, batch=b, context=b * c) for b, c in product(grid.batches, grid.contexts)]
         middle = sorted(grid.contexts)[(len(grid.contexts) - 1) // 2]
         some = sorted({grid.batches[len(grid.batches) // 3], grid.batches[-1 - len(grid.batches) // 4]})
-        short = sorted({min(grid.histories), sorted(grid.histories)[len(grid.histories) // 2]})
+        histories = sorted({min(grid.histories), sorted(grid.histories)[len(grid.histories) // 2], max(grid.histories)})
         all_of_it += [
             GridCell("step", degree, history=h, batch=b, context=b * middle, chunk=c)
-            for b, c, h in product(some, grid.chunks, short)
+            for b, c, h in product(some, grid.chunks, histories)
         ]
         most = kv_capacity.get(degree, 0) // batches_of(degree)
         found += [c for c in all_of_it if not most or c.context + c.history + c.increment + c.chunk <= most]
