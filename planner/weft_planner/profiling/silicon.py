@@ -31,7 +31,10 @@ SOURCES: Mapping[str, str] = MappingProxyType(
     {"silicon": "measured", "mixed": "partly measured", "empirical": "estimated", "sol": "estimated"}
 )
 """What the package's word for an operator's source means."""
-GRID = OperatorGrid(increments=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192), chunks=(32, 128, 512, 2048, 8192))
+GRID = OperatorGrid(
+    increments=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192), chunks=(32, 128, 512, 2048, 8192),
+    chunk_histories=(0, 4096, 16384),
+)  # fmt: skip
 NOISE = 1.0
 """How far rows may contradict each other: where kernels change, a longer prefill may be the faster one."""
 
