@@ -74,8 +74,9 @@ def page(errors: Errors, models: Models) -> str:
         "of 1 to 256 sequences of up to 16,384 tokens, and mixed steps. All times include the engine's assumed",
         "overhead (2 ms a prefill, 1 ms a step), which no table has. *Shipped* profiles are fitted to these passes and",
         "left out where the fit is bad; their errors on passes that were held out are in the profiles. *Analytic,",
-        "fitted* has eight factors for each GPU type, the same for all models. *Analytic, assumed* has those of a GPU",
-        "without tables, with 15 ms a prefill and 6 ms a step: a part of its error is that overhead.",
+        "fitted* has eleven factors for each GPU type (twelve without NVLink), the same for all models and engines.",
+        "*Analytic, assumed* has those of a GPU without tables, with 15 ms a prefill and 6 ms a step: a part of its",
+        "error is that overhead.",
         "`make silicon-calibration` prints its errors on models that were left out.",
         "",
     ]

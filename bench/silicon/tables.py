@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,24 +61,32 @@ class Passes:
         """Return the seconds that a profile predicts."""
         found = np.zeros(len(self.cells))
         prefill = np.array([cell.function == "prefill" for cell in self.cells])
-        some = [cell for cell in self.cells if cell.function == "prefill"]
+        some = tuple(cell for cell in self.cells if cell.function == "prefill")
         if some:
             each = []
             for piece in costs.prefill:
-                table = prefill_features(some, expert_share=piece.expert_share)
                 figures = np.array((*piece.figures[:4], piece.experts_seconds))
-                each.append(table @ figures)
+                each.append(_prefill_features(some, piece.expert_share) @ figures)
             found[prefill] = np.max(each, axis=0)
-        rest = [cell for cell in self.cells if cell.function == "step"]
+        rest = tuple(cell for cell in self.cells if cell.function == "step")
         if rest:
             batch = np.array([cell.batch for cell in rest])
             each = []
             for step in costs.decode:
-                table = step_features(rest, expert_share=step.expert_share)
                 figures = np.array([*step.figures[:4], *step.figures[5:8], step.per_chunk])
-                each.append(np.where(batch >= step.from_batch, table @ figures, 0.0))
+                each.append(np.where(batch >= step.from_batch, _step_features(rest, step.expert_share) @ figures, 0.0))
             found[~prefill] = np.max(each, axis=0)
         return found
+
+
+@cache
+def _prefill_features(cells: tuple[GridCell, ...], expert_share: float) -> Floats:
+    return prefill_features(cells, expert_share=expert_share)
+
+
+@cache
+def _step_features(cells: tuple[GridCell, ...], expert_share: float) -> Floats:
+    return step_features(cells, expert_share=expert_share)
 
 
 def models() -> list[ModelDimensions]:

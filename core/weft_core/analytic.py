@@ -1,13 +1,21 @@
 """Derive a cost profile from a GPU's figures and a model's dimensions, without touching a GPU.
 
-A roofline in the form of ``cost.py``: each time is the larger of a compute-bound and a memory-bound piece.
-Notation: n GPUs, F = 2 x active weights, W weight bytes, kv KV bytes per token, C compute rate, B memory rate.
+A roofline in the form of ``cost.py``. Operators follow each other, so their times add up; the matrices that every
+token uses take the larger of computing and reading them, which makes the two pieces. Notation: n GPUs, F = 2 x active
+weights without routed experts and F_e those of routed experts, W and W_e the bytes of both, kv KV bytes per token, B
+memory rate; C, C_e and C_a the rates of computing matrices, experts and attention.
 
-T_pre(h, l) = overhead + max(F l / (n C) + A l (h + l/2) / (n C_a), (W_touched(l) + kv (h + l)) / (n B)) + all-reduce(l)
-T_step(b, ctx, c, h) = overhead + max(F (b + c) / (n C) + A (ctx + c (h + c/2)) / (n C_a),
-                                      (W_touched(b + c) + kv (ctx + h + c)) / (n B)) + all-reduce(b + c)
+T_pre(h, l) = overhead + max(F l / (n C), W / (n B)) + experts(l) + A l (h + l/2) / (n C_a) + kv (h + l) / (n B)
+              + all-reduce(l)
+T_step(b, ctx, c, h) = overhead + max(F (b + c) / (n C), W / (n B)) + experts(b + c) + max(A_d / C_a, kv / B) ctx / n
+                       + A c (h + c/2) / (n C_a) + kv (h + c) / (n B) + all-reduce(b + c)
+experts(l) = W_e touched(l) / (n B) + F_e l / (n C_e) + copies of l tokens, one for each expert that a token chose
+overhead = the engine's + layers x the time that a layer takes at least + expert layers x what their kernels add to it
+           + where there are tokens of a prompt, sparse layers x what the kernels of sparse attention add
 T_dec(b, ctx) = T_step(b, ctx, 0, 0): no chunk of c prefill tokens after h cached ones rides along
 T_kv(l) = latency + l kv / (min(n_src, n_dst) x link)
+
+Products of experts are counted at the 16-bit peak whatever their precision: NVIDIA's tables show none that are faster.
 
 A worker on s nodes of g GPUs reduces in each node, then over the nodes, where each GPU has a g-th of it, then shares
 it in each node again. The link between nodes is the catalogue's for KV (``kv_across_nodes``), an assumption.
@@ -17,8 +25,9 @@ full: stages follow each other, so a batch passes all layers at the rate of tp G
 stages; ranks share the experts, so each reads a dp-th of what all their tokens chose. Where ranks have batches of their
 own, tokens go to the GPUs of their experts and back in place of the all-reduce behind the experts.
 
-A counts pairs of tokens in all layers without a window. A layer with one attends at most its window, which is taken
-per new token, and caches at most its window, which is spread over a sequence of ``sequence_tokens``. Approximations:
+A and A_d (decode) count pairs of tokens in all layers without a window. A layer with one attends at most its window,
+which is taken per new token, and caches at most its window, which is spread over a sequence of ``sequence_tokens``.
+Approximations:
 
 * Sparse attention attends like a window as long as what its indexer chooses, but caches all tokens, and all of them are
   read in a prefill, whose tokens choose different ones. The indexer scores all pairs, at the rate of attention.
@@ -33,7 +42,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_core.attention_groups import attention_groups
-from weft_core.communication import communication_seconds
+from weft_core.communication import ACTIVATION_BYTES, communication_seconds
 from weft_core.cost import (
     LINKS,
     CostProfile,
@@ -59,7 +68,7 @@ from weft_core.memory import (
     worker_weight_bytes,
 )
 from weft_core.memory import kv_capacity_tokens as capacity_tokens
-from weft_core.parallelism import Degree, gpus_of, links_between, parallelism_of
+from weft_core.parallelism import Degree, Parallelism, gpus_of, links_between, parallelism_of
 
 __all__ = [
     "Efficiency",
@@ -72,6 +81,9 @@ __all__ = [
 
 LARGEST_DEGREE = 64
 """Tensor parallelism beyond one rack-scale domain is not looked for when a model does not fit."""
+EXPERT_COPY_PASSES = 8
+"""How often a token's copies for experts pass through memory: when sorted, converted to the products' precision and
+summed (read and written each), in the first product (read) and in the last one (written)."""
 
 
 class ModelDoesNotFit(CostProfileError):  # noqa: N818 - the condition's reason in a service's status has this name
@@ -229,21 +241,21 @@ def _span_note(gpu: Gpu, degrees: Sequence[Degree], node_gpus: int) -> dict[str,
 class _Rates:
     """Seconds of the parts of a batch's pass: per token, per attended pair, per byte read, per pass.
 
-    ``decode_read`` is what a decode step reads per token of context, ``kv_read`` what a prefill reads, ``state`` what a
-    decode step reads and writes per sequence.
+    ``matrix_token`` is what the matrices of all tokens compute per token, ``token`` everything else that a token costs.
+    ``decode_context`` is the attention of a decode step per token of context, ``kv_read`` what a prefill reads,
+    ``state`` what a decode step reads and writes per sequence.
     """
 
+    matrix_token: float
     token: float
     pair: float
-    decode_pair: float
     window_token: float
     kv_read: float
-    decode_read: float
+    decode_context: float
     state: float
     byte: float
     expert_byte: float
     sent: float
-    sent_token: float
 
 
 def _rates(
@@ -266,20 +278,36 @@ def _rates(
         else:
             pair += group.layers * group.pair_flops
     linear = model.linear.layers * model.linear.token_flops if model.linear is not None else 0
+    chosen = model.expert_params * expert_share(model)
+    experts = 2 * chosen / (parts.tp * gpu.flops * efficiency.expert_compute)
+    copied = expert_copy_bytes(model, parts) / (gpu.memory_rate * efficiency.memory)
     per_pass, per_token = communication_seconds(model, gpu, degree, efficiency, node_gpus)
     return _Rates(
-        token=2 * model.active_params / (parts.tp * peak * efficiency.compute) + linear / attention + per_token,
+        matrix_token=2 * (model.active_params - chosen) / (parts.tp * peak * efficiency.compute),
+        token=linear / attention + experts + copied + per_token,
         pair=pair / attention,
-        decode_pair=attention_seconds(model, gpu, degree, efficiency, sequence_tokens),
         window_token=window_token / attention,
         kv_read=kv_layout(model, degree).token_bytes(sequence_tokens) / memory,
-        decode_read=decode_read_per_token(model, degree, sequence_tokens) / memory,
+        decode_context=max(
+            attention_seconds(model, gpu, degree, efficiency, sequence_tokens),
+            decode_read_per_token(model, degree, sequence_tokens) / memory,
+        ),
         state=2 * state_bytes(model) / memory,
         byte=1 / memory,
         expert_byte=1 / (parts.dp * memory),
         sent=per_pass,
-        sent_token=per_token,
     )
+
+
+def expert_copy_bytes(model: ModelDimensions, parts: Parallelism) -> float:
+    """Return the bytes that one GPU moves for the copies of a token that go to its experts, in all layers.
+
+    Where experts are whole, a GPU has the copies of its own experts only, otherwise those of all ranks' tokens.
+    """
+    if model.experts == 1:
+        return 0.0
+    copies = model.active_experts * parts.dp / (parts.expert_gpus if parts.ep else 1)
+    return model.expert_layers * copies * EXPERT_COPY_PASSES * model.hidden * ACTIVATION_BYTES
 
 
 def _degree_costs(
@@ -292,39 +320,40 @@ def _degree_costs(
 ) -> DegreeCosts:
     """Return the costs of one degree, each figure to nine digits: more would be noise in every stored profile."""
     rate = _rates(model, gpu, degree, efficiency, sequence_tokens, node_gpus)
-    prefill = efficiency.prefill_overhead_s + rate.sent
-    decode = efficiency.decode_overhead_s + rate.sent
-    weights, experts = step_weight_bytes(model), expert_bytes(model)
+    kernels = rate.sent + (model.expert_layers * efficiency.expert_layer_s if model.experts > 1 else 0)
+    sparse = model.sparse.layers * efficiency.sparse_layer_s if model.sparse is not None else 0.0
+    prefill = efficiency.prefill_overhead_s + model.layers * efficiency.prefill_layer_s + sparse + kernels
+    decode = efficiency.decode_overhead_s + model.layers * efficiency.decode_layer_s + kernels
+    read = step_weight_bytes(model) * rate.byte
+    experts_seconds = _figure(expert_bytes(model) * rate.expert_byte)
     share = share_of_ranks(expert_share(model), parallelism_of(degree).dp)
-    chunk_token = _figure(rate.token + rate.window_token)
+    # Per pass and per token of the matrices that every token uses: computed, or read.
+    bounds = ((0.0, rate.matrix_token), (read, 0.0))
     return DegreeCosts(
-        prefill=(
-            PrefillPiece(alpha=_figure(prefill), per_token=chunk_token, per_pair=_figure(rate.pair)),
+        prefill=tuple(
             PrefillPiece(
-                alpha=_figure(prefill + weights * rate.byte),
-                per_token=_figure(rate.sent_token),
+                alpha=_figure(prefill + fixed),
+                per_token=_figure(matrix + rate.token + rate.window_token),
+                per_pair=_figure(rate.pair),
                 per_context_token=_figure(rate.kv_read),
-                experts_seconds=_figure(experts * rate.expert_byte),
+                experts_seconds=experts_seconds,
                 expert_share=share,
-            ),
+            )
+            for fixed, matrix in bounds
         ),
-        decode=(
+        decode=tuple(
             DecodePiece(
-                alpha=_figure(decode),
-                per_sequence=_figure(rate.token),
-                per_context_token=_figure(rate.decode_pair),
-                per_chunk_token=chunk_token,
-                per_chunk_pair=_figure(rate.pair),
-            ),
-            DecodePiece(
-                alpha=_figure(decode + weights * rate.byte),
-                per_sequence=_figure(rate.sent_token + rate.state),
-                per_context_token=_figure(rate.decode_read),
-                experts_seconds=_figure(experts * rate.expert_byte),
+                alpha=_figure(decode + fixed),
+                per_sequence=_figure(matrix + rate.token + rate.state),
+                per_context_token=_figure(rate.decode_context),
+                experts_seconds=experts_seconds,
                 expert_share=share,
-                per_chunk_token=_figure(rate.sent_token),
+                per_chunk_token=_figure(matrix + rate.token + rate.window_token),
+                per_chunk_pair=_figure(rate.pair),
                 per_chunk_context=_figure(rate.kv_read),
-            ),
+                per_chunk=_figure(sparse),
+            )
+            for fixed, matrix in bounds
         ),
         weight_bytes_per_gpu=-(-worker_weight_bytes(model, degree) // gpus_of(degree)),
         kv_capacity_tokens=kv_capacity_tokens(model, gpu, degree, efficiency, sequence_tokens),

@@ -35,13 +35,14 @@ def all_reduce_seconds(
 ) -> tuple[float, float]:
     """Return latency and time per token of one all-reduce: a ring over the scale-up link.
 
-    A ring moves 2 (n - 1) / n of the hidden state through every GPU; latency grows with the logarithm of n. Over s
-    nodes a second ring follows, of s GPUs that hold a ``node_gpus``-th each, with a latency of its own.
+    A ring moves 2 (n - 1) / n of the hidden state through every GPU. Latency grows with the logarithm of n, and the
+    time of the bytes with n where GPUs share the host's bridges (``all_reduce_crowding``). Over s nodes a second ring
+    follows, of s GPUs that hold a ``node_gpus``-th each, with a latency of its own.
     """
     if members == 1:
         return 0.0, 0.0
     inside = min(members, node_gpus or members)
-    within = _ring(model, efficiency, inside, share=1.0, link=gpu.scale_up)
+    within = _ring(model, efficiency, inside, share=1.0, link=gpu.scale_up / _crowding(efficiency, inside))
     across = _ring(model, efficiency, members // inside, share=1 / inside, link=gpu.kv_across_nodes)
     return within[0] + across[0], within[1] + across[1]
 
@@ -59,8 +60,10 @@ def _exchange(
     members = parts.expert_gpus
     copies = min(model.active_experts, members) * (members - 1) / members if parts.ep else float(parts.dp - 1)
     moved = 2 * model.hidden * ACTIVATION_BYTES * copies / parts.tp
-    outside = 1 - min(members, node_gpus or members) / members
-    rates = gpu.scale_up * efficiency.all_reduce_link, gpu.kv_across_nodes * efficiency.all_reduce_link
+    inside = min(members, node_gpus or members)
+    outside = 1 - inside / members
+    within = gpu.scale_up / _crowding(efficiency, inside)
+    rates = within * efficiency.all_reduce_link, gpu.kv_across_nodes * efficiency.all_reduce_link
     seconds = max(moved * (1 - outside) / rates[0], moved * outside / rates[1])
     return 2 * _latency(efficiency, members), seconds
 
@@ -73,6 +76,11 @@ def _ring(
         return 0.0, 0.0
     moved = model.hidden * ACTIVATION_BYTES * share * 2 * (members - 1) / members
     return _latency(efficiency, members), moved / (link * efficiency.all_reduce_link)
+
+
+def _crowding(efficiency: Efficiency, members: int) -> float:
+    """Return how many times as long bytes take among so many GPUs as between two."""
+    return 1 + efficiency.all_reduce_crowding * max(0, members - 2)
 
 
 def _latency(efficiency: Efficiency, members: int) -> float:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from weft_core.cost import CostProfileError
@@ -14,7 +14,12 @@ _RANGES = {
     "decode_overhead_s": _SECONDS,
     "all_reduce_latency_s": _SECONDS,
     "kv_latency_s": _SECONDS,
+    "prefill_layer_s": _SECONDS,
+    "decode_layer_s": _SECONDS,
+    "expert_layer_s": _SECONDS,
+    "sparse_layer_s": _SECONDS,
     "all_reduce_growth": (0.0, 10.0, "a growth with each doubling, from 0"),
+    "all_reduce_crowding": (0.0, 100.0, "a growth with each GPU beyond two, from 0"),
     "reserve_bytes_per_gpu": (0.0, 1e12, "bytes, from 0"),
 }
 """Least, most and unit of the factors that are not shares."""
@@ -25,18 +30,31 @@ class Efficiency:
     """How much of the data sheet an engine reaches, and what it adds: assumptions, to be replaced by measurements.
 
     The shares are of the dense peak, of memory bandwidth and of link bandwidth; times are seconds.
-    ``all_reduce_latency_s`` is one all-reduce over 2 GPUs and grows by ``all_reduce_growth`` with each doubling.
+
+    * ``expert_compute``: share of the 16-bit peak that products with routed experts reach, whose rows are few.
+    * ``prefill_layer_s``, ``decode_layer_s``: what a layer takes beside its work, as each kernel has to be started;
+      ``expert_layer_s``: what the kernels of routed experts add to it, and ``sparse_layer_s`` those of sparse attention
+      where there are new tokens of a prompt. The overheads are an engine's, once a pass.
+    * ``all_reduce_latency_s`` is one all-reduce over 2 GPUs and grows by ``all_reduce_growth`` with each doubling.
+    * ``all_reduce_crowding``: without a switch GPUs share the host's bridges, so an all-reduce's bytes take by this
+      share longer with each GPU beyond two.
     """
 
     compute: float = 0.6
+    expert_compute: float = 0.5
     attention: float = 0.4
     memory: float = 0.75
     all_reduce_link: float = 0.75
     kv_link: float = 0.7
     prefill_overhead_s: float = 0.015
     decode_overhead_s: float = 0.006
+    prefill_layer_s: float = 0.0
+    decode_layer_s: float = 0.0
+    expert_layer_s: float = 0.0
+    sparse_layer_s: float = 0.0
     all_reduce_latency_s: float = 15e-6
     all_reduce_growth: float = 0.25
+    all_reduce_crowding: float = 0.0
     kv_latency_s: float = 0.005
     memory_fraction: float = 0.9
     reserve_bytes_per_gpu: int = 2 * GB
@@ -57,53 +75,74 @@ class Efficiency:
 DEFAULTS = Efficiency()
 """Assumptions for a GPU that nobody measured."""
 
-_A100 = Efficiency(
-    compute=0.78, attention=0.505, memory=0.682, all_reduce_link=0.289, prefill_overhead_s=3.57e-3,
-    decode_overhead_s=2.19e-3, all_reduce_latency_s=8.51e-6, all_reduce_growth=0.368,
+_KERNELS = replace(DEFAULTS, prefill_overhead_s=2e-3, decode_overhead_s=1e-3)
+"""Where what kernels take at least is fitted, the overheads are what an engine adds to them: assumptions."""
+
+_A100 = replace(
+    _KERNELS,
+    compute=0.721, expert_compute=0.66, attention=0.619, memory=0.755, all_reduce_link=0.323, prefill_layer_s=70.1e-6,
+    decode_layer_s=66.8e-6, expert_layer_s=9.81e-6, sparse_layer_s=1e-3, all_reduce_latency_s=4.92e-6,
+    all_reduce_growth=0.293,
 )  # fmt: skip
 FITTED: Mapping[str, Efficiency] = MappingProxyType(
     {
         "nvidia-a100-40": _A100,
         "nvidia-a100-80": _A100,
-        "nvidia-h100": Efficiency(
-            compute=0.709, attention=0.505, memory=0.76, all_reduce_link=0.418, prefill_overhead_s=2.97e-3,
-            decode_overhead_s=1.55e-3, all_reduce_latency_s=1.09e-5, all_reduce_growth=0.323,
+        "nvidia-h100": replace(
+            _KERNELS,
+            compute=0.668, expert_compute=0.63, attention=0.66, memory=0.871, all_reduce_link=0.493,
+            prefill_layer_s=58.9e-6, decode_layer_s=42.7e-6, expert_layer_s=19.6e-6, sparse_layer_s=1e-3,
+            all_reduce_latency_s=4.24e-6, all_reduce_growth=0.325,
         ),
-        "nvidia-h200": Efficiency(
-            compute=0.73, attention=0.505, memory=0.707, all_reduce_link=0.457, prefill_overhead_s=3.02e-3,
-            decode_overhead_s=1.59e-3, all_reduce_latency_s=1.17e-5, all_reduce_growth=0.297,
+        "nvidia-h200": replace(
+            _KERNELS,
+            compute=0.691, expert_compute=0.586, attention=0.62, memory=0.85, all_reduce_link=0.523,
+            prefill_layer_s=55.6e-6, decode_layer_s=42.9e-6, expert_layer_s=26.5e-6, sparse_layer_s=1.21e-3,
+            all_reduce_latency_s=4.46e-6, all_reduce_growth=0.369,
         ),
-        "nvidia-b200": Efficiency(
-            compute=0.618, attention=0.4, memory=0.662, all_reduce_link=0.31, prefill_overhead_s=3.24e-3,
-            decode_overhead_s=1.49e-3, all_reduce_latency_s=1.48e-5, all_reduce_growth=0.285,
+        "nvidia-b200": replace(
+            _KERNELS,
+            compute=0.602, expert_compute=0.339, attention=0.545, memory=0.808, all_reduce_link=0.373,
+            prefill_layer_s=56.6e-6, decode_layer_s=39.2e-6, expert_layer_s=19.7e-6, sparse_layer_s=0.997e-3,
+            all_reduce_latency_s=6.11e-6, all_reduce_growth=0.38,
         ),
-        "nvidia-gb200": Efficiency(
-            compute=0.508, attention=0.391, memory=0.682, all_reduce_link=0.291, prefill_overhead_s=3.15e-3,
-            decode_overhead_s=1.64e-3, all_reduce_latency_s=9.64e-6, all_reduce_growth=0.292,
+        "nvidia-gb200": replace(
+            _KERNELS,
+            compute=0.543, expert_compute=0.308, attention=0.529, memory=0.846, all_reduce_link=0.379,
+            prefill_layer_s=55e-6, decode_layer_s=40.3e-6, expert_layer_s=18.9e-6, sparse_layer_s=1.49e-3,
+            all_reduce_latency_s=5.26e-6, all_reduce_growth=0.282,
         ),
-        "nvidia-b300": Efficiency(
-            compute=0.705, attention=0.481, memory=0.702, all_reduce_link=0.341, prefill_overhead_s=3.78e-3,
-            decode_overhead_s=1.63e-3, all_reduce_latency_s=1.44e-5, all_reduce_growth=0.285,
+        "nvidia-b300": replace(
+            _KERNELS,
+            compute=0.651, expert_compute=0.375, attention=0.655, memory=0.85, all_reduce_link=0.384,
+            prefill_layer_s=55.4e-6, decode_layer_s=39.6e-6, expert_layer_s=19.4e-6, sparse_layer_s=0.896e-3,
+            all_reduce_latency_s=5.65e-6, all_reduce_growth=0.433,
         ),
-        "nvidia-gb300": Efficiency(
-            compute=0.696, attention=0.556, memory=0.682, all_reduce_link=0.291, prefill_overhead_s=3.81e-3,
-            decode_overhead_s=1.8e-3, all_reduce_latency_s=1.2e-5, all_reduce_growth=0.312,
+        "nvidia-gb300": replace(
+            _KERNELS,
+            compute=0.647, expert_compute=0.362, attention=0.667, memory=0.844, all_reduce_link=0.425,
+            prefill_layer_s=54.6e-6, decode_layer_s=39.9e-6, expert_layer_s=22.4e-6, sparse_layer_s=1.46e-3,
+            all_reduce_latency_s=5.2e-6, all_reduce_growth=0.863,
         ),
-        "nvidia-l40s": Efficiency(
-            compute=0.523, attention=0.776, memory=0.861, all_reduce_link=0.101, prefill_overhead_s=2.32e-3,
-            decode_overhead_s=0.997e-3, all_reduce_latency_s=1.02e-5, all_reduce_growth=1.09,
+        "nvidia-l40s": replace(
+            _KERNELS,
+            compute=0.513, expert_compute=0.536, attention=0.526, memory=0.83, all_reduce_link=0.472,
+            prefill_layer_s=44.8e-6, decode_layer_s=22.6e-6, expert_layer_s=10.1e-6, sparse_layer_s=1e-3,
+            all_reduce_latency_s=5.14e-6, all_reduce_growth=0.679, all_reduce_crowding=1.31,
         ),
-        "nvidia-rtx-pro-6000": Efficiency(
-            compute=0.722, attention=0.601, memory=0.92, all_reduce_link=0.336, prefill_overhead_s=3.52e-3,
-            decode_overhead_s=1.21e-3, all_reduce_latency_s=1.16e-5, all_reduce_growth=1.12,
+        "nvidia-rtx-pro-6000": replace(
+            _KERNELS,
+            compute=0.679, expert_compute=0.694, attention=0.593, memory=0.949, all_reduce_link=0.439,
+            prefill_layer_s=53.8e-6, decode_layer_s=19.2e-6, expert_layer_s=5.9e-6, sparse_layer_s=1e-3,
+            all_reduce_latency_s=9.79e-6, all_reduce_growth=1.11, all_reduce_crowding=0.0698,
         ),
     }
 )  # fmt: skip
-"""Fitted to passes made of the operator times that NVIDIA measured with vLLM's kernels (``make silicon-calibration``).
+"""Fitted to passes made of the operator times that NVIDIA measured with the kernels of vLLM, SGLang and TensorRT-LLM:
+one set for all models and engines (``make silicon-calibration``).
 
-B300, GB300 and RTX PRO 6000 by four models only: Llama-3.1-8B and 70B, Qwen3-32B, gpt-oss-120b (``MODELS='…'``).
-
-The overheads contain those of the engine that were assumed for these passes: 2 ms a prefill, 1 ms a step.
+The tables of A100, H100, L40S and RTX PRO 6000 have no model with sparse attention: 1 ms a layer is near what
+the others have.
 """
 
 _SLICE = "-mig-"

@@ -6,13 +6,21 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from weft_core.analytic import ModelDoesNotFit, derive_profile, kv_capacity_tokens, smallest_degree
+from weft_core.analytic import (
+    ModelDoesNotFit,
+    derive_profile,
+    expert_copy_bytes,
+    kv_capacity_tokens,
+    smallest_degree,
+)
+from weft_core.communication import all_reduce_seconds
 from weft_core.cost import CostProfile, CostProfileError
 from weft_core.dimensions import ModelDimensions
 from weft_core.efficiency import DEFAULTS, Efficiency, efficiency_for
 from weft_core.gpus import GPUS
 from weft_core.memory import kv_layout, state_bytes, weight_bytes
 from weft_core.models import MODELS
+from weft_core.parallelism import parallelism_of, parse_degree
 from weft_core.profile_json import profile_from_json, profile_to_json
 
 H20 = GPUS["nvidia-h20"]
@@ -20,7 +28,9 @@ LLAMA_70B = MODELS["meta-llama/Llama-3.1-70B-Instruct"]
 DEGREES = (1, 2, 4, 8)
 
 # Worked by hand from the formulas in analytic.py on 8 x H20: T_pre of 512 new tokens and one step of 16 sequences
-# that hold 2,048 tokens each, in ms; KV capacity in thousands of tokens.
+# that hold 2,048 tokens each, in ms; KV capacity in thousands of tokens. Of Mixtral on 2 GPUs,
+# for example: 15 overhead, 1.8 all-reduces, 7.7 matrices of attention, 15.0 reading all experts, 78.0 computing those
+# chosen, 0.7 copying tokens to them, 0.6 attention.
 BY_HAND = [
     ("Qwen/Qwen3-32B", 2, 201, 20.3, 394),
     ("Qwen/Qwen3-32B", 4, 112, 14.7, 1038),
@@ -28,9 +38,9 @@ BY_HAND = [
     ("meta-llama/Llama-3.1-70B-Instruct", 2, 419, 33.8, 84.5),
     ("meta-llama/Llama-3.1-70B-Instruct", 4, 223, 21.8, 600),
     ("meta-llama/Llama-3.1-70B-Instruct", 8, 125, 16.3, 1630),
-    ("mistralai/Mixtral-8x7B-Instruct-v0.1", 2, 90, 23.1, 575),
-    ("mistralai/Mixtral-8x7B-Instruct-v0.1", 4, 54, 15.3, 1863),
-    ("mistralai/Mixtral-8x7B-Instruct-v0.1", 8, 36, 11.6, 4439),
+    ("mistralai/Mixtral-8x7B-Instruct-v0.1", 2, 118.8, 25.6, 575),
+    ("mistralai/Mixtral-8x7B-Instruct-v0.1", 4, 68.8, 16.5, 1863),
+    ("mistralai/Mixtral-8x7B-Instruct-v0.1", 8, 44.0, 12.2, 4439),
 ]
 
 
@@ -172,12 +182,14 @@ def test_the_mixed_step_worked_by_hand() -> None:
     # Llama-3.1-70B on 4 x H20: 16 sequences of 2,048 tokens decode, 512 tokens after 1,024 are prefilled beside them.
     profile = derive_profile(LLAMA_70B, H20, degrees=(4,))
     tokens, flops = 16 + 512, 4 * 148e12
-    pairs = 16 * 2048 + 512 * (1024 + 256)
+    pairs = 512 * (1024 + 256)
     # two all-reduces per layer: 15 us, a quarter more for the doubling to 4; 1.5 x 8,192 x 2 bytes at 3/4 of 450 GB/s
     reduce = 160 * (15e-6 * 1.25 + tokens * 1.5 * 8192 * 2 / (450e9 * 0.75))
     matrices = 2 * LLAMA_70B.active_params * tokens / (flops * 0.6)
     attention = 4 * 80 * 64 * 128 * pairs / (flops * 0.4)
-    by_hand = 0.006 + reduce + matrices + attention
+    kv_read = 80 * 2 * 8 * 128 * 2 * (1024 + 512) / (4 * 4000e9 * 0.75)  # of the chunk's sequence
+    decodes = 80 * 2 * 8 * 128 * 2 * 16 * 2048 / (4 * 4000e9 * 0.75)  # reading takes longer than computing
+    by_hand = 0.006 + reduce + matrices + attention + kv_read + decodes
     step = profile.t_step(batch=16, context=16 * 2048, chunk=512, chunk_history=1024, degree=4)
     assert step == pytest.approx(by_hand, rel=1e-6)
     assert step > profile.t_dec(batch=16, context=16 * 2048, degree=4)
@@ -267,9 +279,11 @@ def test_compressed_attention_counts_entries() -> None:
     # 20 layers attend every 128th entry, and 21 indexers score every 4th.
     assert costs.prefill[0].per_pair == pytest.approx((20 * pair / 128 + 21 * 2 * 64 * 128 / 4) / attention, rel=1e-6)
     windows = 43 * 128 * pair + 21 * 512 * pair
-    products = 2 * model.active_params / (8 * h200.flops_8bit * DEFAULTS.compute)
-    per_token = costs.prefill[0].per_token - costs.prefill[1].per_token  # without the all-reduces
-    assert per_token == pytest.approx(products + windows / attention, rel=1e-3)
+    experts = model.expert_params * model.active_experts / model.experts
+    products = 2 * (model.active_params - experts) / (8 * h200.flops_8bit * DEFAULTS.compute)
+    assert costs.prefill[0].per_token - costs.prefill[1].per_token == pytest.approx(products, rel=1e-6)
+    within = costs.prefill[0].per_token - costs.decode[0].per_sequence  # decodes count windows by their context
+    assert within == pytest.approx(windows / attention, rel=1e-3)
 
 
 @given(st.sampled_from(sorted(MODELS)), st.floats(2000, 200_000), st.floats(1.1, 20))
@@ -284,3 +298,52 @@ def test_longer_sequences_cost_no_more_per_token(name: str, tokens: float, facto
         assert longer.kv_capacity(degree) >= shorter.kv_capacity(degree)
         for before, after in zip(shorter.degrees[degree].decode, longer.degrees[degree].decode, strict=True):
             assert after.per_context_token <= before.per_context_token * (1 + 1e-6)
+
+
+def test_experts_are_read_and_computed_beside_the_matrices_of_all_tokens() -> None:
+    model, gpu = MODELS["Qwen/Qwen3-30B-A3B"], GPUS["nvidia-h200"]
+    plain = derive_profile(model, gpu, degrees=(4,), efficiency=DEFAULTS).degrees[4]
+    slow = derive_profile(model, gpu, degrees=(4,), efficiency=replace(DEFAULTS, expert_compute=0.25)).degrees[4]
+    computed = 2 * model.expert_params * 8 / 128 / (4 * gpu.flops * 0.5)
+    for before, after in zip(plain.prefill, slow.prefill, strict=True):
+        assert after.per_token - before.per_token == pytest.approx(computed, rel=1e-5)
+        assert before.experts_seconds == pytest.approx(2 * model.expert_params / (4 * gpu.memory_rate * 0.75), rel=1e-6)
+    # Copies of a token: all on each GPU where experts are divided, those of its own experts where they are whole.
+    assert expert_copy_bytes(model, parallelism_of(4)) == 48 * 8 * 8 * 2048 * 2
+    assert expert_copy_bytes(model, parallelism_of(parse_degree("tp4ep"))) == 48 * 8 * 8 * 2048 * 2 / 4
+    assert expert_copy_bytes(model, parallelism_of(parse_degree("dp4"))) == 48 * 8 * 8 * 2048 * 2 * 4
+    assert expert_copy_bytes(LLAMA_70B, parallelism_of(4)) == 0
+
+
+def test_every_layer_takes_its_least_time() -> None:
+    efficiency = replace(
+        DEFAULTS, prefill_layer_s=60e-6, decode_layer_s=40e-6, expert_layer_s=20e-6, sparse_layer_s=1e-3
+    )
+    for name, experts, sparse in (
+        ("Qwen/Qwen3-30B-A3B", 48, 0),
+        ("Qwen/Qwen3-32B", 0, 0),
+        ("deepseek-ai/DeepSeek-V3.2", 58, 61),
+    ):
+        model = MODELS[name]
+        plain, layered = (
+            derive_profile(model, H20, degrees=(16,), efficiency=each).degrees[16] for each in (DEFAULTS, efficiency)
+        )
+        prefill = layered.prefill[0].alpha - plain.prefill[0].alpha
+        decode = layered.decode[0].alpha - plain.decode[0].alpha
+        assert prefill == pytest.approx(model.layers * 60e-6 + experts * 20e-6 + sparse * 1e-3, rel=1e-6)
+        assert decode == pytest.approx(model.layers * 40e-6 + experts * 20e-6, rel=1e-6)
+        assert layered.decode[0].per_chunk == pytest.approx(sparse * 1e-3)
+
+
+def test_gpus_without_a_switch_crowd_the_host() -> None:
+    crowded = replace(DEFAULTS, all_reduce_crowding=1.5)
+    for degree, factor in ((2, 1.0), (4, 4.0), (8, 10.0)):
+        plain, slow = (
+            all_reduce_seconds(LLAMA_70B, GPUS["nvidia-l40s"], degree, each)[1] for each in (DEFAULTS, crowded)
+        )
+        assert slow == pytest.approx(factor * plain)
+    # Over nodes of two GPUs only pairs share a host.
+    plain, slow = (
+        all_reduce_seconds(LLAMA_70B, GPUS["nvidia-l40s"], 4, each, node_gpus=2) for each in (DEFAULTS, crowded)
+    )
+    assert slow == plain

@@ -199,3 +199,11 @@ def test_layers_with_a_window_may_have_heads_of_their_own() -> None:
         (4096, 2, 512): 5,
         (1024, 8, 256): 25,
     }
+
+
+def test_mixed_steps_follow_the_histories_that_are_asked_for() -> None:
+    def histories(grid: OperatorGrid) -> set[int]:
+        return {cell.history for cell in cells(grid, (1,), kv_capacity={}) if cell.chunk}
+
+    assert histories(OperatorGrid()) == {0, 4096}
+    assert histories(OperatorGrid(chunk_histories=(0, 16384))) == {0, 16384}

@@ -32,9 +32,14 @@ NONE = Overheads(0.0, 0.0)
 
 @dataclass
 class FakeEngine:
-    """Answers with figures that tell what was asked; ``lacks`` are calls for which its tables have no operator."""
+    """Answers with figures that tell what was asked; ``lacks`` are calls for which its tables have no operator.
+
+    ``prefills`` are milliseconds by prompt and its cached tokens. Mixed steps lack the decodes' ``latent`` attention.
+    """
 
     lacks: tuple[str, ...] = ()
+    prefills: dict[tuple[int, int], float] = field(default_factory=dict)
+    latent: bool = False
     asked: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
 
     def _ask(self, name: str, *numbers: int) -> None:
@@ -44,17 +49,17 @@ class FakeEngine:
 
     def predict_prefill_latency(self, bs: int, isl: int, prefix: int = 0) -> float:
         self._ask("prefill", bs, isl, prefix)
-        return 12.0
+        return self.prefills.get((isl, prefix), 12.0)
 
     def predict_decode_latency(self, bs: int, isl: int, osl: int = 2) -> float:
         self._ask("decode", bs, isl, osl)
-        return 7.0
+        return 6.01 + isl / 100
 
     def mixed_step_breakdown(
         self, ctx_tokens: int, gen_tokens: int, isl: int, osl: int, prefix: int = 0
     ) -> tuple[float, float, float, float]:
         self._ask("mixed", ctx_tokens, gen_tokens, isl, osl, prefix)
-        return 1000.0, 5.0, float(isl), float(isl) / 100
+        return 1000.0, 5.0, float(isl), 0.0 if self.latent else float(isl) / 100
 
     def run_static_per_op(
         self, *, batch_size: int, isl: int, osl: int, prefix: int = 0
@@ -66,7 +71,12 @@ class FakeEngine:
 def test_a_prefill_counts_its_history_as_cached_and_the_engine_adds_to_it() -> None:
     engine = FakeEngine()
     assert pass_seconds(engine, PREFILL, Overheads(0.002, 0.001)) == pytest.approx(0.014)
-    assert engine.asked == [("prefill", (1, 1024, 1000))]
+    assert ("prefill", (1, 1024, 1000)) in engine.asked
+
+
+def test_a_history_makes_no_prefill_faster() -> None:
+    assert pass_seconds(FakeEngine(prefills={(24, 0): 12.0, (1024, 1000): 9.0}), PREFILL, NONE) == pytest.approx(0.012)
+    assert pass_seconds(FakeEngine(prefills={(24, 0): 12.0, (1024, 1000): 15.0}), PREFILL, NONE) == pytest.approx(0.015)
 
 
 def test_a_step_holds_what_each_sequence_had_before_it() -> None:
@@ -76,10 +86,16 @@ def test_a_step_holds_what_each_sequence_had_before_it() -> None:
 
 
 def test_a_mixed_step_takes_each_attention_at_its_own_length() -> None:
-    engine = FakeEngine()
-    # Shared operators 5 ms, the chunk's attention over 128 + 64 tokens, the decodes' over 99.
-    assert pass_seconds(engine, MIXED, NONE) == pytest.approx((5 + 192 + 0.99) / 1e3)
-    assert engine.asked == [("mixed", (64, 4, 192, 2, 128)), ("mixed", (64, 4, 99, 2, 0))]
+    engine = FakeEngine(prefills={(64, 0): 20.0, (192, 128): 23.0})
+    # Shared operators 5 ms, the chunk's attention over 64 tokens, 3 ms for its history, the decodes' attention over 99.
+    assert pass_seconds(engine, MIXED, NONE) == pytest.approx((5 + 64 + 3 + 0.99) / 1e3)
+    mixed = [numbers for name, numbers in engine.asked if name == "mixed"]
+    assert mixed == [(64, 4, 64, 2, 0), (64, 4, 99, 2, 0)]
+
+
+def test_a_mixed_step_of_latent_attention_takes_the_contexts_from_a_decode_step() -> None:
+    # Shared operators 5 ms and the chunk's 64; a decode step takes 0.98 ms longer after 99 tokens than after one.
+    assert pass_seconds(FakeEngine(latent=True), MIXED, NONE) == pytest.approx((5 + 64 + 0.98) / 1e3)
 
 
 def test_sources_are_shares_of_the_time_of_prefills_and_decode_steps() -> None:

@@ -29,7 +29,9 @@ class Analytic(ApiModel):
     """Assumptions of the profile that is derived from the GPU's data sheet; the catalogue's values where absent."""
 
     compute: Fraction | None = None
-    """Share of peak compute that prefill reaches."""
+    """Share of peak compute that the matrices of all tokens reach."""
+    expert_compute: Fraction | None = None
+    """Share of the 16-bit peak that routed experts reach."""
     attention: Fraction | None = None
     """Share of peak compute that attention reaches."""
     memory: Fraction | None = None
@@ -44,10 +46,20 @@ class Analytic(ApiModel):
     """Seconds added to every prefill."""
     decode_overhead: Seconds | None = None
     """Seconds added to every decode step."""
+    prefill_layer: Seconds | None = None
+    """Seconds that a layer of a prefill takes beside its work."""
+    decode_layer: Seconds | None = None
+    """Seconds that a layer of a decode step takes beside its work."""
+    expert_layer: Seconds | None = None
+    """Seconds that routed experts add to these in each of their layers."""
+    sparse_layer: Seconds | None = None
+    """Seconds that sparse attention adds in each of its layers where there are new tokens of a prompt."""
     all_reduce_latency: Seconds | None = None
     """Seconds of one all-reduce over 2 GPUs."""
     all_reduce_growth: Annotated[float, Field(ge=0, le=10)] | None = None
     """Growth of that latency with each doubling of the degree."""
+    all_reduce_crowding: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Growth of the time of an all-reduce's bytes with each GPU beyond two, where GPUs have no switch."""
     kv_latency: Seconds | None = None
     """Seconds added to every KV transfer."""
     reserve_bytes_per_gpu: Annotated[int, Field(ge=0, le=10**12)] | None = None

@@ -196,7 +196,7 @@ def operators(**given: Any) -> int:
         if odd:
             raise click.UsageError(f"--degree: the model's heads do not split over {', '.join(odd)} GPUs")
         timer, notes = _timer(given, facts, degrees)
-        grid = OperatorGrid(**{name: given[name] for name in OperatorGrid.__dataclass_fields__})
+        grid = OperatorGrid(**{name: given[name] for name in OperatorGrid.__dataclass_fields__ if name in given})
         analytic = facts.analytic(degrees)
         capacity = {n: analytic.kv_capacity(n) for n in degrees if n in analytic.degrees} if analytic else {}
         wanted = cells(grid, degrees, kv_capacity=capacity)

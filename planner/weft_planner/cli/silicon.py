@@ -48,7 +48,8 @@ def silicon(**given: Any) -> int:
     if given["store"] and not all(isinstance(degree, int) for degree in given["degrees"]):
         raise click.UsageError("--measurements: the file holds plain degrees only; leave it out, or other degrees")
 
-    grid = OperatorGrid(**{name: given[name] for name in OperatorGrid.__dataclass_fields__})
+    lengths = {name: given[name] for name in OperatorGrid.__dataclass_fields__ if name in given}
+    grid = OperatorGrid(**lengths, chunk_histories=given["histories"])
     overheads = Overheads(given["prefill_overhead"], given["step_overhead"])
     source = str(given["config"] or given["model"])
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from weft_core.analytic import EXPERT_COPY_PASSES
 from weft_core.efficiency import efficiency_for
 from weft_core.gpus import Gpu
 from weft_planner.profiling.features import prefill_features
@@ -41,7 +42,7 @@ class RooflineTimer:
     gpu: Gpu
 
     def seconds(self, operator: Operator) -> float:
-        """Return the larger of an operator's compute and memory time.
+        """Return the larger of an operator's compute and memory time, of experts both.
 
         Raises:
             OperatorUnknownError: it needs more than one GPU.
@@ -55,7 +56,9 @@ class RooflineTimer:
         if op.kind == "experts":
             touched = op.count * (1 - (1 - op.chosen / op.count) ** op.rows)
             weights = 3 * op.inner * op.outer
-            return max(2 * op.rows * op.chosen * weights / rate, touched * weights * _ACTIVATION_BYTES / memory)
+            computed = 2 * op.rows * op.chosen * weights / (self.gpu.flops * efficiency.expert_compute)
+            copied = op.rows * op.chosen * EXPERT_COPY_PASSES * op.inner
+            return computed + (touched * weights + copied) * _ACTIVATION_BYTES / memory
         if op.kind == "prefill_attention":
             pairs = op.rows * (op.context + op.rows / 2)
             kv = 2 * (op.context + op.rows) * op.kv_heads * op.head_dim * _ACTIVATION_BYTES

@@ -100,13 +100,17 @@ ASSUMED_OVERHEADS = Overheads()
 
 @dataclass(frozen=True, slots=True)
 class OperatorGrid:
-    """The lengths to combine, in tokens; ``contexts`` are per sequence."""
+    """The lengths to combine, in tokens; ``contexts`` are per sequence.
+
+    ``chunk_histories`` are those of mixed steps; empty: the least and the middle one of ``histories``.
+    """
 
     histories: tuple[int, ...] = (0, 1024, 4096, 16384)
     increments: tuple[int, ...] = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
     batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     contexts: tuple[int, ...] = (256, 1024, 4096, 16384)
     chunks: tuple[int, ...] = (128, 512, 2048)
+    chunk_histories: tuple[int, ...] = ()
 
 
 Pass = Mapping[Operator, int]
@@ -126,7 +130,7 @@ def cells(grid: OperatorGrid, degrees: Iterable[Degree], *, kv_capacity: Mapping
         short = sorted({min(grid.histories), sorted(grid.histories)[len(grid.histories) // 2]})
         all_of_it += [
             GridCell("step", degree, history=h, batch=b, context=b * middle, chunk=c)
-            for b, c, h in product(some, grid.chunks, short)
+            for b, c, h in product(some, grid.chunks, grid.chunk_histories or short)
         ]
         most = kv_capacity.get(degree, 0) // batches_of(degree)
         found += [c for c in all_of_it if not most or c.context + c.history + c.increment + c.chunk <= most]

@@ -27,7 +27,10 @@ from weft_planner.profiling.operators import ASSUMED_OVERHEADS, ComposedTimings,
 from weft_planner.silicon.all_to_all import AllToAll
 from weft_planner.silicon.systems import BACKENDS, SYSTEMS
 
-GRID = OperatorGrid(increments=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192), chunks=(32, 128, 512, 2048, 8192))
+GRID = OperatorGrid(
+    increments=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192), chunks=(32, 128, 512, 2048, 8192),
+    chunk_histories=(0, 4096, 16384),
+)  # fmt: skip
 NOISE = 1.0
 """How far rows may contradict each other: where kernels change, a longer prefill may be the faster one."""
 
@@ -227,20 +230,39 @@ def plain_config(model: ModelDimensions) -> dict[str, object]:
 
 
 def pass_seconds(engine: SiliconEngine, cell: GridCell, overheads: Overheads = ASSUMED_OVERHEADS) -> float:
-    """Return the seconds of the pass that a cell describes.
-
-    A mixed step's decodes may hold other lengths than its chunk: their attention is asked for by itself.
-    """
+    """Return the seconds of the pass that a cell describes."""
     if cell.function == "prefill":
-        total = cell.history + cell.increment
-        return engine.predict_prefill_latency(1, total, cell.history) / 1e3 + overheads.prefill
+        return _prefill(engine, cell.history, cell.increment) / 1e3 + overheads.prefill
     if not cell.chunk:
         return engine.predict_decode_latency(cell.batch, _held(cell), 2) / 1e3 + overheads.step
-    _, shared, prefill, _ = engine.mixed_step_breakdown(
-        cell.chunk, cell.batch, cell.history + cell.chunk, 2, cell.history
-    )
-    decode = engine.mixed_step_breakdown(cell.chunk, cell.batch, _held(cell), 2, 0)[3]
-    return (shared + prefill + decode) / 1e3 + overheads.step
+    return _mixed(engine, cell) / 1e3 + overheads.step
+
+
+def _prefill(engine: SiliconEngine, history: int, tokens: int) -> float:
+    """Return the milliseconds of a prefill.
+
+    The package takes the share of the pairs that are new of an attention over all, and so of the least time that its
+    kernel takes: short prefills would be faster with a history than without.
+    """
+    alone = engine.predict_prefill_latency(1, tokens, 0)
+    return max(alone, engine.predict_prefill_latency(1, history + tokens, history)) if history else alone
+
+
+def _mixed(engine: SiliconEngine, cell: GridCell) -> float:
+    """Return the milliseconds of a mixed step.
+
+    The package composes one of a chunk without a history. With one it divides attention by the chunks of the whole
+    prompt although the history's pairs are not in it, so what the history adds is taken from a prefill. The decodes may
+    hold other lengths than the chunk: their attention is asked for by itself or, where the package counts it as a
+    prefill's (latent attention), it is what their contexts add to a decode step.
+    """
+    batch, held = cell.batch, _held(cell)
+    _, shared, chunk, _ = engine.mixed_step_breakdown(cell.chunk, batch, cell.chunk, 2, 0)
+    decode = engine.mixed_step_breakdown(cell.chunk, batch, held, 2, 0)[3]
+    if not decode and batch:
+        decode = engine.predict_decode_latency(batch, held, 2) - engine.predict_decode_latency(batch, 1, 2)
+    history = _prefill(engine, cell.history, cell.chunk) - _prefill(engine, 0, cell.chunk)
+    return shared + chunk + max(0.0, decode) + history
 
 
 @dataclass(frozen=True, slots=True)

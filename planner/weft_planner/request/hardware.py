@@ -78,6 +78,10 @@ def efficiency_of(overrides: Analytic | None, gpu: str = "") -> Efficiency:
     renamed = {
         "prefill_overhead": "prefill_overhead_s",
         "decode_overhead": "decode_overhead_s",
+        "prefill_layer": "prefill_layer_s",
+        "decode_layer": "decode_layer_s",
+        "expert_layer": "expert_layer_s",
+        "sparse_layer": "sparse_layer_s",
         "all_reduce_latency": "all_reduce_latency_s",
         "kv_latency": "kv_latency_s",
     }

@@ -248,14 +248,20 @@ class Analytic(Part):
     """Efficiency factors of the analytic cost model that differ from the defaults of ``weft_core.analytic``."""
 
     compute: Share | None = None
+    expert_compute: Share | None = None
     attention: Share | None = None
     memory: Share | None = None
     all_reduce_link: Share | None = None
     kv_link: Share | None = None
     prefill_overhead: Overhead | None = None
     decode_overhead: Overhead | None = None
+    prefill_layer: Overhead | None = None
+    decode_layer: Overhead | None = None
+    expert_layer: Overhead | None = None
+    sparse_layer: Overhead | None = None
     all_reduce_latency: Overhead | None = None
     all_reduce_growth: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
+    all_reduce_crowding: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
     kv_latency: Overhead | None = None
     memory_fraction: Share | None = None
     reserve_bytes_per_gpu: Annotated[int, Field(ge=0, le=10**12)] | None = None
