@@ -65,7 +65,7 @@ KV_CACHE_TIERS: Mapping[str, Reason] = MappingProxyType(
             cause="A folder of `spec.kvCache.disk.path` belongs to another user, or the storage is away.",
         ),
         "EventsMissing": Reason(
-            "For half a minute and three prompts, a worker's engine served prompts and published no KV events. Bindings "
+            "For half a minute and three prompts, an engine served prompts and published no KV events. Bindings "
             "and routes go by the estimate meanwhile; answers are the same.",
             "See the engine's log for `kv_events`, and the log of the container `router` for `kv_events_port`. Remove "
             "arguments that switch prefix caching off (`--no-enable-prefix-caching`). Delete the pod where events "
