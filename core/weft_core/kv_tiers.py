@@ -11,6 +11,10 @@ KVTierName = Literal["cpu", "disk", "remote"]
 TIER_NAMES: tuple[KVTierName, ...] = get_args(KVTierName)
 """From the fastest to the slowest: what one has no room for goes to the next."""
 
+KVWrites = Literal["through", "eviction"]
+KV_WRITES: tuple[KVWrites, ...] = get_args(KVWrites)
+"""When KV is written to tiers: as soon as it is whole, or when GPU memory loses it, so that nothing is kept twice."""
+
 BYTES_PER_S: dict[KVTierName, float] = {"cpu": 25e9, "disk": 5e9, "remote": 5e9}
 """What is taken where nothing was measured: half of PCIe 5.0 x16 for host memory, a PCIe 4.0 NVMe drive, and one
 50 Gb/s flow to a remote store."""

@@ -138,4 +138,5 @@ def test_an_engine_that_starts_again_has_nothing(stack: Stack) -> None:
     for number in range(4):
         ask(stack, f"after {number}", filler(400, 20 + number))
     wait(lambda: whole(stack, holder), "events of the new engine")
+    assert [(record.worker, record.kv_tier_faults) for record in stack.records() if record.kv_tier_faults] == []
     assert (announced(stack, holder, system) or 0) < 2

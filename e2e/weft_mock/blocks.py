@@ -40,6 +40,8 @@ class BlockPool:
         self._cached: dict[int, Block] = {}
         self.on_evict: Callable[[int], None] = lambda _key: None
         """Called with the key of each cached block that is taken for something else."""
+        self.on_spill: Callable[[int, int], None] = lambda _key, _state: None
+        """Called before with its key and its state."""
 
     @property
     def free(self) -> int:
@@ -99,6 +101,8 @@ class BlockPool:
             if block.key is not None:
                 del self._cached[block.key]
                 self.evictions += 1
+                if block.state is not None:
+                    self.on_spill(block.key, block.state)
                 self.on_evict(block.key)
             block.key = block.state = None
             block.refs = 1

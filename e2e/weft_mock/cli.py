@@ -10,7 +10,7 @@ import click
 from weft_cli.degree import DEGREE
 from weft_core.authority import split_authority
 from weft_core.cost import CostProfileError
-from weft_core.kv_tiers import KVTier, tier_from_text
+from weft_core.kv_tiers import KV_WRITES, KVTier, KVWrites, tier_from_text
 from weft_core.parallelism import Degree
 
 Role = Literal["prefill", "decode", "both"]
@@ -89,6 +89,13 @@ class _ListCommand(click.Command):
     multiple=True,
     metavar="NAME:SIZE[:BYTES_PER_S[:LATENCY_S]]",
     help="Memory below the GPUs' that keeps KV, such as cpu:200Gi:25e9; cpu, disk, remote, once each in this order.",
+)
+@click.option(
+    "--kv-writes",
+    type=click.Choice(KV_WRITES),
+    default="through",
+    show_default=True,
+    help="When blocks are written to tiers: as soon as they are full, or on eviction from the GPUs, as TensorRT-LLM's.",
 )
 @click.option("--chunk", type=int, help="Most tokens of a step, decodes first (default: a prefill alone).")
 @click.option(
@@ -181,6 +188,7 @@ def mock_engine(
     kv_capacity: int,
     block_size: int,
     kv_tiers: tuple[str, ...],
+    kv_writes: KVWrites,
     chunk: int | None,
     max_model_len: int,
     max_num_seqs: int,
@@ -243,6 +251,7 @@ def mock_engine(
             kv_capacity=kv_capacity,
             block_size=block_size,
             kv_tiers=tuple(map(_tier, kv_tiers)),
+            kv_writes=kv_writes,
             chunk=chunk,
             max_model_len=max_model_len,
             max_sequences=max_num_seqs,

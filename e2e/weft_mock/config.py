@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from weft_core.cost import CostProfile
-from weft_core.kv_tiers import KVTier, KVTierError, check_order
+from weft_core.kv_tiers import KVTier, KVTierError, KVWrites, check_order
 from weft_core.parallelism import Degree
 from weft_mock.kv_events_config import KvEventsConfig
 from weft_mock.kv_params import Role
@@ -37,6 +37,7 @@ class EngineConfig:
     kv_capacity: int = 0
     block_size: int = 16
     kv_tiers: tuple[KVTier, ...] = ()
+    kv_writes: KVWrites = "through"
     """Below the GPUs' memory, fastest first; bandwidths are those of the profile's time."""
     chunk: int | None = None
     max_model_len: int = 0

@@ -94,6 +94,7 @@ class Engine:
                 config.kv_tiers,
                 block_size=config.block_size,
                 kv_bytes_per_token=config.profile.kv_bytes_per_token,
+                writes=config.kv_writes,
             ),
             describe=self._describe,
         )

@@ -94,6 +94,8 @@ class Scheduler:
         self.ledger = ledger
         self.limits = limits
         self.tiers = tiers
+        if tiers.writes == "eviction":
+            pool.on_spill = tiers.put
         self.waiting: deque[Sequence] = deque()
         self.fetching: list[Sequence] = []
         self.loading: dict[Sequence, tuple[float, int]] = {}
@@ -140,25 +142,26 @@ class Scheduler:
             if fresh + self.pool.idle(hits) > self.pool.free:
                 break
             self.waiting.remove(sequence)
+            sequence.computed = len(hits) * size
+            first_time = sequence.admitted is None
+            reads = first_time and self._reads(sequence)
+            self.tiers.touch(keys)
+            places = [] if reads else self.tiers.prefix(keys[len(hits) :])
+            self.tiers.take(keys[len(hits) : len(hits) + len(places)])  # before others are evicted into them
             self.pool.share(hits)
             sequence.blocks = hits + self.pool.allocate(fresh)
-            sequence.computed = len(hits) * size
-            self.tiers.touch(keys)
             if sequence.words is None:
                 sequence.record.cached = sequence.computed
             # What was passed over at the last look had to wait for blocks; the rest came since.
             sequence.ready = sequence.arrived if sequence.arrived > looked else now
-            first_time = sequence.admitted is None
             if first_time:
                 sequence.admitted = now
-            if first_time and self._reads(sequence):
+            if reads:
                 self.fetching.append(sequence)
                 admission.fetch.append(sequence)
                 continue
             if first_time and sequence.source is not None:
                 admission.release.append(sequence.source)
-            missing = keys[len(hits) :]
-            places = self.tiers.prefix(missing)
             if places:
                 ends = self.tiers.load(places, sequence.ready, scale=self.pacing.factor)
                 read = 0 if self.tiers.faults.fail_loads else len(places)
@@ -376,7 +379,7 @@ class Scheduler:
             if self.pool.seal(block, key=sequence.key(index), state=sequence.states[index]):
                 self.on_cached(sequence, index)
             if self.limits.prefix_cache:
-                self.tiers.put(sequence.key(index), sequence.states[index])
+                self.tiers.sealed(sequence.key(index), sequence.states[index])
 
     def _emit(self, sequence: Sequence, now: float) -> Emission:
         return self._made(sequence, sequence.next_token(self.pool.block_size), now)

@@ -4,13 +4,16 @@ As vLLM's OffloadingConnector: a block is written as soon as it is full, and fou
 has no room drops its least recently used blocks into the next one; a request uses all blocks of its prompt. Writing
 takes no time here; loads from one tier come one after the other. A load that fails takes its time, and its tokens are
 computed.
+
+With ``writes="eviction"``, as TensorRT-LLM's host cache, a block is written when the GPUs lose it, and leaves its tier
+when it is loaded.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from weft_core.kv_tiers import KVTier
+from weft_core.kv_tiers import KVTier, KVWrites
 from weft_mock.faults import Faults
 
 
@@ -28,13 +31,16 @@ class _Held:
 class Tiers:
     """The blocks of one engine below its GPUs, fastest tier first."""
 
-    def __init__(self, tiers: Sequence[KVTier], *, block_size: int, kv_bytes_per_token: float) -> None:
+    def __init__(
+        self, tiers: Sequence[KVTier], *, block_size: int, kv_bytes_per_token: float, writes: KVWrites = "through"
+    ) -> None:
         """Start empty.
 
         Raises:
             ValueError: a tier holds less than one block.
         """
         self.bytes_per_token = kv_bytes_per_token
+        self.writes = writes
         self._block_bytes = block_size * kv_bytes_per_token
         self._block_size = block_size
         self._tiers = [_Held(tier, int(tier.capacity_bytes // self._block_bytes)) for tier in tiers]
@@ -56,8 +62,15 @@ class Tiers:
         """Return how many blocks each tier holds."""
         return {one.tier.name: len(one.states) for one in self._tiers}
 
+    def sealed(self, key: int, state: int) -> None:
+        """Write a block that became full on the GPUs through; or drop it, where a tier has only what they lost."""
+        if self.writes == "through":
+            self.put(key, state)
+        else:
+            self.take([key])
+
     def put(self, key: int, state: int) -> None:
-        """Write a block that became full; a tier that takes no more goes on with those that it has."""
+        """Write a block; a tier that takes no more goes on with those that it has."""
         if self.faults.full_tiers:
             return
         moved = (key, state)
@@ -72,6 +85,15 @@ class Tiers:
             moved = one.states.popitem(last=False)
             self.on_change(one.tier.name, moved[0], False)
         self.dropped += bool(self._tiers)
+
+    def take(self, keys: Sequence[int]) -> None:
+        """Drop blocks that the GPUs are about to have again, where a tier has only what they lost."""
+        if self.writes == "through":
+            return
+        for one in self._tiers:
+            for key in keys:
+                if one.states.pop(key, None) is not None:
+                    self.on_change(one.tier.name, key, False)
 
     def prefix(self, keys: Sequence[int]) -> list[int]:
         """Return the tier, by its place, of each block of the longest run that starts with the first of these keys."""

@@ -1,7 +1,7 @@
 """Run a mock engine's scheduler without an engine around it."""
 
 from weft_core.cost import CostProfile
-from weft_core.kv_tiers import KVTier
+from weft_core.kv_tiers import KVTier, KVWrites
 from weft_mock.blocks import BlockPool
 from weft_mock.kv_params import RemoteBlocks
 from weft_mock.ledger import Ledger, RequestRecord
@@ -32,6 +32,7 @@ class Machine:
         costs: CostProfile | None = None,
         prefill_only: bool = False,
         tiers: tuple[KVTier, ...] = (),
+        writes: KVWrites = "through",
     ) -> None:
         self.pool = BlockPool(tokens // block, block_size=block)
         self.pins = PinTable(self.pool, lease_seconds=30, ttl_seconds=120)
@@ -42,7 +43,7 @@ class Machine:
             pacing=Pacing(costs or profile(), 1, prefill_only=prefill_only),
             ledger=self.ledger,
             limits=SchedulerLimits(batch, chunk, threshold),
-            tiers=Tiers(tiers, block_size=block, kv_bytes_per_token=profile().kv_bytes_per_token),
+            tiers=Tiers(tiers, block_size=block, kv_bytes_per_token=profile().kv_bytes_per_token, writes=writes),
             describe=lambda _request_id, _sequence: REMOTE,
         )
         self.now = 0.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_core.kv_tiers import KVTier
+from weft_core.kv_tiers import KVTier, KVWrites
 from weft_mock.faults import Faults
 from weft_mock.model import answer
 from weft_mock.tiers import Tiers
@@ -35,9 +35,11 @@ def tiers(*which: KVTier) -> Tiers:
     return Tiers(which, block_size=SIZE, kv_bytes_per_token=BYTES)
 
 
-def evicted_and_asked_again(*which: KVTier, faults: Faults | None = None) -> tuple[Machine, list[float], float]:
+def evicted_and_asked_again(
+    *which: KVTier, faults: Faults | None = None, writes: KVWrites = "through"
+) -> tuple[Machine, list[float], float]:
     """Fill a cache of 40 blocks with a prompt of 20, then with others, and send the first one again."""
-    machine = Machine(tokens=40 * SIZE, tiers=which)
+    machine = Machine(tokens=40 * SIZE, tiers=which, writes=writes)
     machine.scheduler.tiers.faults = faults or Faults()
     first = machine.add(prompt(20 * SIZE), tokens=4)
     machine.run()
@@ -64,6 +66,17 @@ def test_a_tier_gives_back_what_was_evicted_in_the_time_of_a_load() -> None:
     assert (loaded, recomputed) == (19 * SIZE, 0), "the last block is computed: its step makes the first token"
     assert first_token_s == pytest.approx(0.0002 + 19 * SIZE * 1e-6 + 0.001 + SIZE * 1e-5)
     assert machine.scheduler.tiers.loaded == {"cpu": 19 * SIZE}
+
+
+def test_written_on_eviction_a_tier_has_what_the_gpus_lost_and_nothing_else() -> None:
+    """Room for what was evicted is enough; written through, the two prompts after it need the room, too."""
+    machine, (loaded, _), first_token_s = evicted_and_asked_again(cpu(25), writes="eviction")
+    assert loaded == 19 * SIZE
+    assert first_token_s == pytest.approx(19 * SIZE * 1e-6 + 0.001 + SIZE * 1e-5)
+    below = machine.scheduler.tiers
+    assert not set(machine.pool._cached) & {key for one in below._tiers for key in one.states}
+    _, (through, _), _ = evicted_and_asked_again(cpu(25))
+    assert through == 0
 
 
 def test_a_tier_that_takes_no_more_gives_nothing_back() -> None:

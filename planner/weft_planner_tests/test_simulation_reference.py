@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_core.cost import DecodePiece
-from weft_core.kv_tiers import KVTier
+from weft_core.kv_tiers import KV_WRITES, KVTier
 from weft_core.layouts import LayoutKind
 from weft_core.parallelism import Degree, degree_of
 from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
@@ -92,6 +92,7 @@ options = st.builds(
     evicts=st.sampled_from(EVICTS),
     ended=st.sampled_from(ENDED),
     tiers=st.sampled_from(((), (), TIERS, TIERS[:1], TIERS[1:])),
+    writes=st.sampled_from(KV_WRITES),
     window_s=st.sampled_from((0.3, 10.0)),
     prefill_noise_sigma=st.sampled_from((0.0, 0.3)),
     chunk_noise_sigma=st.sampled_from((0.0, 0.3)),

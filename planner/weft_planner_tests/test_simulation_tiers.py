@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft_core.kv_tiers import KVTier
+from weft_core.kv_tiers import KVTier, KVWrites
 from weft_core.policies.retention import Retention
 from weft_planner.simulation import Layout, Options, Outcome, PolicyChoice, SimulationError, Worker, simulate
 from weft_planner.simulation.options import Change, Ended, Evicts
@@ -18,11 +18,13 @@ def tier(name: str, tokens: float, *, tokens_per_s: float = 10_000.0, latency_s:
     return KVTier(name, tokens * KV_BYTES, tokens_per_s * KV_BYTES, latency_s)  # type: ignore[arg-type]
 
 
-def run(*tiers: KVTier, kv: int = 1000, others: int = 1, ended: Ended = "free", evicts: Evicts = "sessions") -> Outcome:
+def run(
+    *tiers: KVTier, kv: int = 1000, others: int = 1, ended: Ended = "free", evicts: Evicts = "sessions",
+    writes: KVWrites = "through",
+) -> Outcome:  # fmt: skip
     """Serve a session of two rounds on one engine, and others during its pause that need the memory."""
-    return serve(
-        [(0.0, [FIRST, LATER]), *((2.0 + k, [OTHER]) for k in range(others))], *tiers, kv=kv, ended=ended, evicts=evicts
-    )
+    sessions = [(0.0, [FIRST, LATER]), *((2.0 + k, [OTHER]) for k in range(others))]
+    return serve(sessions, *tiers, kv=kv, ended=ended, evicts=evicts, writes=writes)
 
 
 def serve(
@@ -32,6 +34,7 @@ def serve(
     retention: Retention = "lru",
     ended: Ended = "free",
     evicts: Evicts = "sessions",
+    writes: KVWrites = "through",
 ) -> Outcome:
     return simulate(
         sample_of(sessions),
@@ -40,9 +43,10 @@ def serve(
         PolicyChoice(route="colocated", mode="", order="fcfs"),
         ONE_CLASS,
         options=Options(
-            tiers=tiers, retention=retention, ended=ended, evicts=evicts, warm_up=0.0, cool_down=0.0, chunked=False
+            tiers=tiers, retention=retention, ended=ended, evicts=evicts, writes=writes, warm_up=0.0, cool_down=0.0,
+            chunked=False,
         ),
-    )
+    )  # fmt: skip
 
 
 def test_what_was_evicted_is_computed_again_without_a_tier() -> None:
@@ -80,6 +84,27 @@ def test_by_value_a_tier_has_what_the_gpus_lost_and_nothing_else() -> None:
     evicted = serve(sessions, tier("cpu", 700), kv=2000, retention="value")
     assert (evicted.evictions, evicted.loaded_tokens, evicted.recomputed_tokens) == (1, HISTORY, 0)
     assert serve(sessions, kv=2000, retention="value").recomputed_tokens == HISTORY
+
+
+def test_written_on_eviction_a_tier_has_what_the_gpus_lost_and_nothing_else() -> None:
+    """As by value, but the least recently used goes first."""
+    sessions = [*((float(k), [FIRST, LATER]) for k in range(3)), (4.0, [OTHER])]
+    through = serve(sessions, tier("cpu", 700), kv=2000)
+    evicted = serve(sessions, tier("cpu", 700), kv=2000, writes="eviction")
+    assert (through.loaded_tokens, through.recomputed_tokens) == (0, HISTORY)
+    assert (evicted.evictions, evicted.loaded_tokens, evicted.recomputed_tokens) == (1, HISTORY, 0)
+    assert evicted.ttft[1] == pytest.approx(run(kv=100_000).ttft[1] + HISTORY / 10_000)
+
+
+def test_written_on_eviction_a_tier_has_the_part_that_others_needed() -> None:
+    """Room of 400 tokens is enough: 215 are lost for the other's prompt and, one by one, for its answer."""
+    part = run(evicts="tokens")
+    found = run(tier("cpu", 400), evicts="tokens", writes="eviction")
+    assert part.recomputed_tokens == 215
+    assert (found.recomputed_tokens, found.loaded_tokens) == (0, 215)
+    assert run(tier("cpu", 400), evicts="tokens").loaded_tokens == 0, "written through, all 610 need room"
+    small = run(tier("cpu", 200), evicts="tokens", writes="eviction")
+    assert (small.recomputed_tokens, small.loaded_tokens) == (211, 4), "for the prompt at once, which is too much"
 
 
 def test_tiers_come_once_each_from_the_fastest_to_the_slowest() -> None:

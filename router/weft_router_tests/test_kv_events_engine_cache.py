@@ -11,7 +11,7 @@ from weft_core.kv_block_keys import START, block_keys, id_bytes, prompt_extras
 from weft_core.kv_tiers import EVENTS_BLOCK_SIZE, EVENTS_DIFFER, EVENTS_LOST, EVENTS_MISSING
 from weft_core.prefix_sketch import contains, covered, link_digest
 from weft_router.kv_events.engine_cache import CHECK_S, DISAGREEMENTS, UNSIZED, EngineCache
-from weft_router.kv_events.event_faults import TIMES, WINDOW_S
+from weft_router.kv_events.event_faults import SPREAD_S, TIMES, WINDOW_S
 from weft_router.kv_events.prompt_links import MAX_OF_PROMPT, PromptLinks, ServedPrompt
 from weft_router.kv_events.session_blocks import STRIDE, SessionBlocks
 from weft_router.kv_events.wire import MalformedError
@@ -30,12 +30,13 @@ class Clock:
         return self.now
 
 
-def prompt(ids: list[int], *links: str, scope: str = "t", salt: str | None = None) -> ServedPrompt:
+def prompt(ids: list[int], *links: str, scope: str = "t", salt: str | None = None, cached: int = 0) -> ServedPrompt:
     """Return a prompt whose links have equal shares of its tokens."""
     tokens = [len(ids) * (i + 1) // len(links) for i in range(len(links))]
     return ServedPrompt(
-        f"session of {links[0]}", scope, links, tokens, TokenIds("I", ids), len(ids), prompt_extras(None, salt)
-    )
+        f"session of {links[0]}", scope, links, tokens, TokenIds("I", ids), len(ids), prompt_extras(None, salt),
+        len(ids) - cached,
+    )  # fmt: skip
 
 
 class Worker:
@@ -115,13 +116,16 @@ async def test_events_that_disagree_with_the_rounds_do_not_count(caplog: pytest.
 
 
 def faults(worker: Worker) -> list[str]:
-    worker.clock.now += CHECK_S
+    worker.clock.now += SPREAD_S / 2
     return [kind for kind, _ in worker.cache.describe(RECORD).kv_tier_faults]
 
 
 async def test_an_engine_that_publishes_nothing_is_a_fault_once_it_serves() -> None:
     worker, long = Worker(), list(range(UNSIZED))
-    await worker.serve(prompt([1] * 20, "short"))
+    for _ in range(DISAGREEMENTS):
+        await worker.serve(prompt([1] * 20, "short"))
+        await worker.serve(prompt(long, "again", cached=UNSIZED - 1))
+        assert faults(worker) == [], "neither makes a new block for sure"
     for number in range(DISAGREEMENTS):
         assert faults(worker) == []
         await worker.serve(prompt(long, f"s{number}"))
@@ -133,12 +137,21 @@ async def test_an_engine_that_publishes_nothing_is_a_fault_once_it_serves() -> N
     assert faults(worker) == [], "its events come a moment after the first prompt"
 
 
+async def test_prompts_that_are_missing_for_a_moment_are_no_fault() -> None:
+    worker = Worker()
+    worker.store(IDS)
+    for number in range(2 * DISAGREEMENTS):
+        await worker.serve(prompt([100 + number] * 8, "b"))
+    for _ in range(TIMES):
+        assert faults(worker) == [], "all were served in one moment"
+
+
 async def test_events_that_stop_and_events_of_other_prompts_are_different_faults() -> None:
     worker = Worker()
     worker.store(IDS)
     await worker.serve(prompt(IDS, "a"))
-    assert faults(worker) == []
     for number in range(DISAGREEMENTS):
+        assert faults(worker) == []
         await worker.serve(prompt([100 + number] * 8, "b"))
     assert faults(worker) == [EVENTS_MISSING]
     worker.store([200] * 8)

@@ -218,6 +218,7 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
         evicts="tokens",
         ended="keep" if kind.prefix_cache else "free",
         tiers=tuple(one.tier for one in engine.kv_tiers),
+        writes=kind.writes,
         window_s=request.routing.stats_window,
         prefill_noise_sigma=error,
         chunk_noise_sigma=error,

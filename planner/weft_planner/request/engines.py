@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from weft_core.dimensions import ModelDimensions
 from weft_core.gpus import gpu_named
+from weft_core.kv_tiers import KVWrites
 from weft_core.layouts import LAYOUTS, LayoutKind
 from weft_core.parallelism import Degree, Parallelism, parallelism_of
 from weft_core.speculation import ENGINES as SPECULATIVE
@@ -25,7 +26,8 @@ class Compatibility:
     ``fixed_role``: a worker starts as a prefill or a decode server, so none has both roles.
     ``prefix_cache``: prefill workers compute only what they have not computed before. ``places``: KV memory has a place
     as long as the context limit for each sequence of a decode worker's batch, and none for others. ``fixed_shapes``: it
-    computes prompts of some lengths and whole batches alone, and pads others to them.
+    computes prompts of some lengths and whole batches alone, and pads others to them. ``writes``: when KV is written to
+    tiers.
     """
 
     pairs: Callable[[Parallelism, Parallelism], bool]
@@ -39,6 +41,7 @@ class Compatibility:
     prefix_cache: bool = True
     places: bool = False
     fixed_shapes: bool = False
+    writes: KVWrites = "through"
 
 
 def _one_divides(n: Parallelism, m: Parallelism) -> bool:
@@ -91,8 +94,9 @@ TABLE: dict[str, Compatibility] = {
         mixed_blocks=False,
         words="any degrees, data-parallel ranks of one GPU each",
         source="TensorRT-LLM, docs/features/disagg-serving: parallelism of context and generation servers may differ, "
-        "data type and heads of the KV cache may not",
+        "data type and heads of the KV cache may not; blocks that leave the GPU are copied to the host cache",
         fixed_role=True,
+        writes="eviction",
     ),
     "neuron": Compatibility(
         _tensors_alone,

@@ -236,6 +236,7 @@ def rules_of(
     rules["keeps_ended"] = options.ended == "keep" and options.admission == "reserve"
     rules["ttl"] = options.retention == "ttl"
     rules["by_value"] = options.retention == "value"
+    rules["on_eviction"] = options.retention == "value" or options.writes == "eviction"
     rules["reads_windows"] = POLICIES[policy.route].reads_windows
     rules["reads_order"] = POLICIES[policy.route].reads_order
     stalls_others = any(layout.role(worker) == "both" for worker in range(len(layout.workers)))

@@ -29,7 +29,7 @@ from weft_planner.simulation.records import (
 )
 from weft_planner.simulation.retention import least_valuable
 from weft_planner.simulation.state_type import call_policy
-from weft_planner.simulation.tiers import write_below
+from weft_planner.simulation.tiers import write_evicted
 
 NO_ROOM = -1e300
 """Free tokens of a worker that cannot take a session: no prefix hit makes up for it."""
@@ -106,16 +106,17 @@ def next_to_evict(state: SimulationState, worker: int, spared: int, pressed: boo
 def evict_kv(state: SimulationState, row: int, worker: int, lacking: float) -> None:
     """Evict the KV of the session whose next, or last, round is ``row``.
 
-    Where KV is evicted by tokens, no more than is ``lacking`` goes. By value all of it goes to the first tier, if there
-    is one.
+    Where KV is evicted by tokens, no more than is ``lacking`` goes, and by value all of it. Tiers get it where they are
+    written to on eviction.
     """
     r = state.rows[row]
     session = state.sessions[r.session]
     w = state.workers[worker]
-    by_value = state.rules[0].by_value == 1
     given = session.kv_tokens
-    if state.rules[0].evicts_tokens == 1 and not by_value:
+    if state.rules[0].evicts_tokens == 1 and state.rules[0].by_value == 0:
         given = min(lacking, given)
+    if state.rules[0].tiers == 1 and state.rules[0].on_eviction == 1:
+        write_evicted(state, r.session, worker, given)
     if session.bound < 0:
         w.ended_kv -= given
     else:
@@ -123,8 +124,6 @@ def evict_kv(state: SimulationState, row: int, worker: int, lacking: float) -> N
         r.evicted = 1
     if given == session.kv_tokens:
         protect_kv(state, row, worker)
-        if by_value and state.rules[0].tiers == 1:
-            write_below(state, r.session, worker, given)
     else:
         w.evictable_kv -= given
     w.kv_used -= given

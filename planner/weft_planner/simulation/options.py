@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from weft_core.kv_tiers import KVTier, KVTierError, check_order
+from weft_core.kv_tiers import KV_WRITES, KVTier, KVTierError, KVWrites, check_order
 from weft_core.parallelism import Degree, parallelism_of
 from weft_core.policies.retention import RETENTIONS, Retention
 from weft_planner.simulation.layout import SimulationError
@@ -116,6 +116,8 @@ class Options:
     * ``ended``: with ``reserve``, the KV of a session that ended is freed at once (``free``), or stays like that of an
       idle one until others need the room (``keep``), as in engines, which know of no sessions.
     * ``tiers``: memory below each worker's GPUs, fastest first, where decode workers keep the KV of rounds.
+    * ``writes``: tiers get a session's KV when a round ends (``through``), or when it is evicted (``eviction``); with
+      ``retention`` ``value`` it is always the latter.
     * ``window_s``: span of the TTFT and ITL means that ``ampd`` reads.
     * ``prefill_noise_sigma``: lognormal error of whole prefills against their predictions, which have none;
       ``chunk_noise_sigma``: the same for what chunks add to steps.
@@ -141,6 +143,7 @@ class Options:
     evicts: Evicts = "sessions"
     ended: Ended = "free"
     tiers: tuple[KVTier, ...] = ()
+    writes: KVWrites = "through"
     window_s: float = 10.0
     prefill_noise_sigma: float = 0.0
     chunk_noise_sigma: float = 0.0
@@ -183,6 +186,7 @@ class Options:
             ("retention", self.retention, RETENTIONS),
             ("evicts", self.evicts, EVICTS),
             ("ended", self.ended, ENDED),
+            ("writes", self.writes, KV_WRITES),
         ):
             if value not in known:
                 raise SimulationError(f"{name}: {value!r} is none of {', '.join(known)}")

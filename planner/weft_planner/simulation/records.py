@@ -30,13 +30,14 @@ RULES = _record(
     f8="chunk_fraction slice_turn shared_work window_s strictest_itl counted_from counted_until",
     # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
-    "caches pull oracle ttl by_value reads_windows reads_order reads_gaps delays itl_statistic ring peaks slots "
-    "workers helpers classes sessions events ticks params prefill_figures step_figures tiers evicts_tokens keeps_ended "
-    "decide choose place",
+    "caches pull oracle ttl by_value on_eviction reads_windows reads_order reads_gaps delays itl_statistic ring peaks "
+    "slots workers helpers classes sessions events ticks params prefill_figures step_figures tiers evicts_tokens "
+    "keeps_ended decide choose place",
 )
 """One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
 length of the ring of finishing steps, a power of 2; ``ttl``: 1 where idle sessions' KV has a time to live,
-``by_value``: 1 where the KV that is worth least is evicted first;
+``by_value``: 1 where the KV that is worth least is evicted first; ``on_eviction``: 1 where tiers get KV when the GPUs
+lose it;
 ``prefill_tokens``, ``decode_tokens``: the most tokens of a step of a worker with this role, NO_LIMIT where its engine
 has none; ``tiers``: 1 where engines have memory below the GPUs'; ``evicts_tokens``: 1 where idle
 sessions lose no more of their KV than others need; ``keeps_ended``: 1 where the KV of sessions that ended stays while
@@ -80,14 +81,14 @@ ROWS = _record(
 """
 
 SESSION = _record(
-    f8="arrival prefix reserve kv_tokens kv_before gap_s hash below idle_since",
+    f8="arrival prefix reserve kv_tokens kv_before gap_s hash below below_size idle_since",
     i4="first_row rounds slo_class bound moving awaits_kv missed_ttft gaps late_gaps tier below_at",
 )
 """Per session: ``hash`` is a random number in [0, 1), ``kv_tokens`` its KV on its decode worker, ``moving`` 1 while
 that KV is sent to another worker, ``kv_before`` what it brings there of rounds that the sample does not have,
-``awaits_kv`` 1 while its next round waits for that, ``missed_ttft`` 1 once a TTFT was late. ``below`` tokens of it are
-in tier ``tier`` of worker ``below_at``, 0 for none. ``idle_since``: when its last round ended, infinite while one is
-there."""
+``awaits_kv`` 1 while its next round waits for that, ``missed_ttft`` 1 once a TTFT was late. The last ``below_size`` of
+its first ``below`` tokens are in tier ``tier`` of worker ``below_at``, 0 for none. ``idle_since``: when its last round
+ended, infinite while one is there."""
 
 WORKERS = _record(
     f8="kv_capacity kv_used kv_peak evictable_kv ended_kv context last_end work_start work_s queue_s queue_tokens "

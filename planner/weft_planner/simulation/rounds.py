@@ -97,10 +97,10 @@ def complete_round(state: SimulationState, row: int, now: float) -> None:
     session.kv_tokens = r.history + r.increment + 1 + r.generated + r.steps_left
     session.idle_since = now
     if state.rules[0].tiers == 1:
-        if state.rules[0].by_value == 1:
+        if state.rules[0].on_eviction == 1:
             forget_below(state, r.session)
         else:
-            write_below(state, r.session, session.bound, session.kv_tokens)
+            write_below(state, r.session, session.bound, session.kv_tokens, session.kv_tokens)
     if row + 1 == session.first_row + session.rounds:
         if state.rules[0].ttl == 1:
             observe_rounds(state, session.rounds)

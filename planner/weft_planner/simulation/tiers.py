@@ -4,8 +4,9 @@ A session's KV is written through when a round ends, and is in one tier, whole: 
 next tier where one is full, and is lost after the last. Loads from a tier come one after the other. What prefill
 workers compute for others is not written.
 
-By value, KV is written when it is evicted from the GPUs, so that no tier has what the GPUs have, and what is worth
-least leaves a full tier.
+With ``writes="eviction"`` KV is written when it is evicted from the GPUs instead, so that no tier has what the GPUs
+have. Where a session loses its KV part by part, the tier has what the GPUs have not. By value KV is written so, too,
+and what is worth least leaves a full tier.
 """
 
 from weft_core.kv_tiers import TIER_NAMES
@@ -25,16 +26,32 @@ def forget_below(state: SimulationState, number: int) -> None:
     session = state.sessions[number]
     if session.below > 0:
         remove(state, list_of(state, BELOW + session.tier, session.below_at), session.first_row)
-        state.tiers[session.below_at, session.tier].used -= session.below
+        state.tiers[session.below_at, session.tier].used -= session.below_size
         session.below = 0.0
+        session.below_size = 0.0
 
 
 @jitable
-def write_below(state: SimulationState, number: int, worker: int, tokens: float) -> None:
-    """Write a session's KV to the first tier of a worker; what that has no room for moves down."""
+def write_evicted(state: SimulationState, number: int, worker: int, tokens: float) -> None:
+    """Write the last tokens of a session's KV on the GPUs, which are being evicted, to the first tier of the worker."""
+    session = state.sessions[number]
+    reach = session.kv_tokens
+    if session.below > reach and session.below_at == worker:
+        reach = session.below
+        tokens += session.below_size
+    write_below(state, number, worker, reach, tokens)
+
+
+@jitable
+def write_below(state: SimulationState, number: int, worker: int, reach: float, tokens: float) -> None:
+    """Write the last ``tokens`` of the first ``reach`` of a session to the first tier of a worker.
+
+    What that has no room for moves down.
+    """
     session = state.sessions[number]
     forget_below(state, number)
-    session.below = tokens
+    session.below = reach
+    session.below_size = tokens
     session.below_at = worker
     session.tier = 0
     append(state, list_of(state, BELOW, worker), session.first_row)
@@ -48,12 +65,13 @@ def write_below(state: SimulationState, number: int, worker: int, tokens: float)
                 row = least_valuable(state, BELOW + place, worker, -1)
             owner = state.sessions[state.rows[row].session]
             remove(state, which, row)
-            tier.used -= owner.below
+            tier.used -= owner.below_size
             if place + 1 == COUNT:
                 owner.below = 0.0
+                owner.below_size = 0.0
             else:
                 append(state, list_of(state, BELOW + place + 1, worker), row)
-                state.tiers[worker, place + 1].used += owner.below
+                state.tiers[worker, place + 1].used += owner.below_size
                 owner.tier = place + 1
 
 
@@ -83,7 +101,7 @@ def start_load(state: SimulationState, row: int, worker: int, tokens: float, now
     tier = state.tiers[worker, session.tier]
     tier.free_at = load_end(state, row, worker, tokens, now)
     state.totals[0].loaded += tokens
-    if state.rules[0].by_value == 1:
+    if state.rules[0].on_eviction == 1:
         forget_below(state, number)
     else:
         which = list_of(state, BELOW + session.tier, worker)

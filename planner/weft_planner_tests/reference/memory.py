@@ -51,17 +51,17 @@ def evictable(world: World, engine: Engine, spared: Round | None, now: float, *,
 
 
 def evict(world: World, engine: Engine, row: Round, now: float, *, lacking: float) -> None:
-    """Drop a session's KV; by value it goes down. Where tokens are evicted, only those ``lacking`` go."""
+    """Drop a session's KV; it goes down where tiers are written so. Where tokens are evicted, those ``lacking`` go."""
     if row.session.worker is not None:
         world.evictions += not row.evicted
         row.evicted = True
-    if world.options.evicts == "tokens" and not world.by_value and lacking < row.session.kept:
-        row.session.kept -= lacking
-        return
-    engine.idle.remove(row)
-    if world.by_value:
-        write_below(world, row.session, engine, now)
-    row.session.kept = 0.0
+    part = world.options.evicts == "tokens" and not world.by_value and lacking < row.session.kept
+    tokens = lacking if part else row.session.kept
+    if world.writes_evicted:
+        write_evicted(world, row.session, engine, tokens, now)
+    row.session.kept -= tokens
+    if not part:
+        engine.idle.remove(row)
 
 
 def make_room(
@@ -153,16 +153,24 @@ def forget_below(world: World, session: Session) -> None:
                 tier.remove(session)
 
 
-def write_below(world: World, session: Session, engine: Engine, now: float) -> None:
+def write_evicted(world: World, session: Session, engine: Engine, tokens: float, now: float) -> None:
+    """Write the last tokens of a session's KV, beside those after them that are in a tier already."""
+    reach = session.kept
+    if any(session in tier for tier in engine.below) and session.below > reach:
+        reach, tokens = session.below, tokens + session.below_size
+    write_below(world, session, engine, now, reach=reach, tokens=tokens)
+
+
+def write_below(world: World, session: Session, engine: Engine, now: float, *, reach: float, tokens: float) -> None:
     """Write a session's KV to the first tier; the least recently used, or valuable, moves down where one is full."""
     forget_below(world, session)
     if not engine.below:
         return
-    session.below = session.kept
+    session.below, session.below_size = reach, tokens
     engine.below[0].append(session)
     for number, tier in enumerate(engine.below):
         room = world.tiers[number][0] // world.layout.parts_of(world.layout.workers[engine.number].degree)
-        while sum(one.below for one in tier) > room:
+        while sum(one.below_size for one in tier) > room:
             values = [value(world, one, engine, number, now) if world.by_value else 0.0 for one in tier]
             lost = tier.pop(values.index(min(values)))
             if number + 1 < len(engine.below):
@@ -187,7 +195,7 @@ def load(world: World, row: Round, tokens: float, engine: Engine, number: int, n
     """Start to load them."""
     tier = engine.below[number]
     tier.remove(row.session)
-    if not world.by_value:
+    if not world.writes_evicted:
         tier.append(row.session)
     engine.loads_until[number] = load_ends(world, tokens, engine, number, now)
     world.loaded += tokens

@@ -19,6 +19,7 @@ class Session:
     kept: float = 0.0
     kept_before: float = 0.0
     below: float = 0.0
+    below_size: float = 0.0
     late: bool = False
     idle_since: float | None = None
     """None while a round is there."""

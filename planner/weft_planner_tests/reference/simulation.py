@@ -212,10 +212,10 @@ class Reference(World):
         row.finished, row.state = now, 1
         row.session.kept = row.history + row.increment + row.tokens
         row.session.idle_since = now
-        if self.by_value:
+        if self.writes_evicted:
             forget_below(self, row.session)
         else:
-            write_below(self, row.session, home, now)
+            write_below(self, row.session, home, now, reach=row.session.kept, tokens=row.session.kept)
         following = row.place + 1
         if following == len(row.session.rounds):
             self.rounds_seen += [(k, following - k) for k in range(1, following)]

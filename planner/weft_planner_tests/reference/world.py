@@ -109,6 +109,7 @@ class World:
         self.loaded = 0.0
         self.ttl = options.retention == "ttl"
         self.by_value = options.retention == "value"
+        self.writes_evicted = self.by_value or options.writes == "eviction"
         self.keeps_ended = options.ended == "keep" and options.admission == "reserve"
         self.waits: list[float] = []
         self.rounds_seen: list[tuple[int, int]] = []

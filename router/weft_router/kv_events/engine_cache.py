@@ -31,7 +31,7 @@ MAX_WAITING: Final = 256
 CHECK_S: Final = 2.0
 """When a served prompt's blocks have to be in the index: events come with the step, batches of them a little later."""
 UNSIZED: Final = 256
-"""Tokens of a prompt for which events are expected before any said how large a block is."""
+"""Tokens that an engine computed of a prompt, for which events are expected before any said how large a block is."""
 PART: Final = 4096
 """Blocks of a session that are counted at a time, in a millisecond."""
 AGAIN_S: Final = 5.0
@@ -210,7 +210,7 @@ class EngineCache:
     async def _take(self, prompt: ServedPrompt) -> None:
         size = self.block_tokens
         if not size:
-            if prompt.prompt_tokens >= UNSIZED:
+            if prompt.computed_tokens >= UNSIZED:
                 self._checks.append((self._clock() + CHECK_S, None))
             return
         raw, width, keys = id_bytes(prompt.ids), size * ID_BYTES, list[int]()

@@ -10,6 +10,9 @@ from weft_router.kv_events.rank_cache import RankCache
 TIMES: Final = 3
 """So often within WINDOW_S is a fault: once is what a restarted engine looks like."""
 WINDOW_S: Final = 300.0
+SPREAD_S: Final = 30.0
+"""Prompts that are missing are a fault when the first and the last were served so long apart: events of an engine that
+starts come late."""
 
 
 class Recurrence:
@@ -34,7 +37,10 @@ class EventFaults:
     def __init__(self, ranks: Sequence[RankCache], clock: Callable[[], float]) -> None:
         self._ranks = ranks
         self._breaks, self._sizes = Recurrence(clock), Recurrence(clock)
+        self._clock = clock
         self._missing = 0
+        self._since = self._latest = 0.0
+        """When the first of the missing prompts in a row was looked for, and the last."""
         self._changes = 0
 
     def prompt(self, *, agrees: bool) -> None:
@@ -42,8 +48,9 @@ class EventFaults:
         if agrees:
             self._missing = 0
             return
+        self._latest = self._clock()
         if not self._missing:
-            self._changes = self._changed()
+            self._since, self._changes = self._latest, self._changed()
         self._missing += 1
 
     def reset(self) -> None:
@@ -58,7 +65,7 @@ class EventFaults:
             faults.append((EVENTS_LOST, ""))
         if sizes:
             faults.append((EVENTS_BLOCK_SIZE, f"{max(rank.block_tokens for rank in self._ranks)} tokens"))
-        if self._missing >= TIMES:
+        if self._missing >= TIMES and self._latest - self._since >= SPREAD_S:
             faults.append((EVENTS_MISSING if self._changed() == self._changes else EVENTS_DIFFER, ""))
         return tuple(faults)
 

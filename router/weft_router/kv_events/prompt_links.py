@@ -28,6 +28,8 @@ class ServedPrompt(NamedTuple):
     ids: TokenIds
     prompt_tokens: int
     extras: tuple[bytes, ...]
+    computed_tokens: int
+    """Those of the prompt that the engine had not cached."""
 
 
 class PromptLinks:

@@ -34,4 +34,5 @@ def served_prompt(
         ids[:held],
         prompt_tokens,
         prompt_extras(inference.adapter or None, rnd.engine_request.salt),
+        prompt_tokens - (reply.cached_tokens or 0),
     )

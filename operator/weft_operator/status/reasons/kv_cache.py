@@ -65,8 +65,8 @@ KV_CACHE_TIERS: Mapping[str, Reason] = MappingProxyType(
             cause="A folder of `spec.kvCache.disk.path` belongs to another user, or the storage is away.",
         ),
         "EventsMissing": Reason(
-            "A worker's engine serves prompts and publishes no KV events, or no more. Bindings and routes go by the "
-            "estimate meanwhile; answers are the same.",
+            "For half a minute and three prompts, an engine served prompts and published no KV events. Bindings "
+            "and routes go by the estimate meanwhile; answers are the same.",
             "See the engine's log for `kv_events`, and the log of the container `router` for `kv_events_port`. Remove "
             "arguments that switch prefix caching off (`--no-enable-prefix-caching`). Delete the pod where events "
             "stopped. Or remove `spec.engine.kvEvents`.",
@@ -80,8 +80,8 @@ KV_CACHE_TIERS: Mapping[str, Reason] = MappingProxyType(
             cause="An argument or variable of the engine in `spec.engine`, or in the image.",
         ),
         "EventsDisagree": Reason(
-            "An engine publishes KV events, and prompts that it has just served are not in them. Bindings and routes "
-            "go by the estimate meanwhile.",
+            "For half a minute and three prompts, an engine published KV events without the prompts that it served. "
+            "Bindings and routes go by the estimate meanwhile.",
             "Use an engine version that Weft supports. `weft_router_kv_events_refused_total` by `reason` says which "
             "events are not understood. Or remove `spec.engine.kvEvents`.",
             cause="Another version of the engine names or hashes blocks otherwise.",
