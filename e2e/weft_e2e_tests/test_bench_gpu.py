@@ -43,7 +43,7 @@ def test_a_profile_fitted_to_operators_predicts_passes_composed_of_them(tmp_path
     assert found["card"] == {"name": "H100"}
     assert set(found["profile"]) == {"prefill", "decode", "mixed"}
     assert all(kind["median"] < 0.03 for kind in found["profile"].values())
-    assert all(kind["p95"] == 0 for kind in found["operators"].values())
+    assert all(kind["p95"] < 1e-12 for kind in found["operators"].values())
     assert len(found["profilePoints"]) == len(H100.predicted)
     applied = json.loads((tmp_path / operators.PROFILE).read_text())
     assert (applied["kind"], applied["spec"]["model"]) == ("CostProfile", LLAMA.name)
