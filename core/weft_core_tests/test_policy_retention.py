@@ -105,7 +105,7 @@ def test_a_gap_counts_in_the_bucket_that_has_it() -> None:
 @given(st.lists(st.floats(0.25, 4000), min_size=2, max_size=2, unique=True).map(sorted))
 def test_before_any_gap_was_seen_the_longest_idle_is_expected_least(idle: list[float]) -> None:
     soon, late = (return_rate(returns_of(), one, math.inf) for one in idle)
-    assert soon >= late > 0
+    assert soon * (1 + 1e-9) >= late > 0  # but for rounding
 
 
 def test_beyond_all_buckets_no_return_is_expected() -> None:
