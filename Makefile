@@ -470,7 +470,7 @@ $(VENV)/silicon/.installed: requirements/silicon.txt $(STAMP)
 	@touch $@
 
 .PHONY: bench-silicon
-bench-silicon: $(VENV)/silicon/.installed ## Hold cost profiles to the operator times that NVIDIA measured and write bench/silicon/RESULTS.md (9 minutes)
+bench-silicon: $(VENV)/silicon/.installed ## Hold cost profiles to the operator times that NVIDIA measured and write bench/silicon/RESULTS.md (15 minutes)
 	@PYTHONPATH=$(VENV)/silicon $(PY) -m bench.silicon $(BENCH_ARGS)
 
 $(VENV)/planner-peers/.installed: requirements/planner-peers.txt $(STAMP)
