@@ -151,13 +151,13 @@ def test_workers_lie_within_nodes_and_pools() -> None:
 def test_prompts_wait_until_a_batch_is_free(count: int, distances: list[float]) -> None:
     busy = np.full(len(distances), 1.0)
     arrived = np.cumsum(distances)
-    begun = arrived + waits(busy, np.array(distances), count)
-    for k, start in enumerate(begun.tolist()):
+    starts = arrived + waits(busy, np.array(distances), count)
+    for k, start in enumerate(starts.tolist()):
         assert start >= arrived[k]
-        in_use = int(((begun[:k] <= start) & (begun[:k] + 1.0 > start + 1e-9)).sum())
+        in_use = int(((starts[:k] <= start) & (starts[:k] + 1.0 > start + 1e-9)).sum())
         assert in_use < count
         if start > arrived[k] + 1e-9:  # whoever waits starts as one ends
-            assert np.abs(begun[:k] + 1.0 - start).min() < 1e-9
+            assert np.abs(starts[:k] + 1.0 - start).min() < 1e-9
 
 
 def test_workers_with_one_queue_take_more_load() -> None:
