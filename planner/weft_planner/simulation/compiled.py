@@ -27,8 +27,8 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 COMPILED = (
-    "batching", "compiled", "event_heap", "event_loop", "events/*", "gaps", "ir_compiler", "lists", "lockstep",
-    "memory", "pipeline", "policies", "prefill_steps", "prefix_cache", "queues", "records", "retention",
+    "batching", "compiled", "decode_pool", "event_heap", "event_loop", "events/*", "gaps", "ir_compiler", "lists",
+    "lockstep", "memory", "pipeline", "policies", "prefill_steps", "prefix_cache", "queues", "records", "retention",
     "rounds", "routing", "state_type", "tiers", "transfers",
 )  # fmt: skip
 """Modules of this package whose text is compiled; the others may change without a new compilation."""
@@ -129,6 +129,11 @@ def entry(function: _Function) -> _Function:
         if collecting:
             gc.enable()
     return cast(_Function, compiled)
+
+
+def on_first_call(function: _Function) -> _Function:
+    """Compile a function that Python calls, when it first does; its machine code is kept on disk."""
+    return cast(_Function, numba.njit(cache=True, error_model="numpy", nogil=True)(function))
 
 
 def callback(function: Callable[[int], int]) -> object:

@@ -1,6 +1,6 @@
 """Compile the simulator before it is needed: for an image, an installation, or a test run.
 
-``python -m weft_planner.simulation.warm`` fills the cache with the event loop and every policy: some 25 s of one core,
+``python -m weft_planner.simulation.warm`` fills the cache with both loops and every policy: some 30 s of one core,
 or none when all of it is there. Where plans can fit silicon tables, it compiles the loop of a fit, too (8 s). With
 NUMBA_CPU_NAME=generic the code runs on any processor of this kind.
 """
@@ -12,9 +12,10 @@ from importlib.util import find_spec
 def warm(*, routes: Iterable[str] | None = None, orders: Iterable[str] | None = None) -> None:
     """Compile, or load, the event loop and the policies with these names; None stands for all of them."""
     from weft_core.policies.registry import BINDINGS, ORDERS, POLICIES
-    from weft_planner.simulation import event_loop, policies  # the import compiles the event loop, or loads it
+    from weft_planner.simulation import decode_pool, event_loop, policies  # compiles the event loop, or loads it
 
     del event_loop
+    decode_pool.compile_loop()
     for name in POLICIES if routes is None else routes:
         policies.routing_code(name)
     for name in ORDERS if orders is None else orders:
