@@ -35,6 +35,9 @@ MIXED = 2
 MIXED_FROM = 257
 """GPUs from which form B is asked too: its tables do not grow with the cluster."""
 
+CLOSENESS = 0.03
+"""Share by which the GPUs that would do may be more than the fewest: the simulations tell them apart no better."""
+
 Groups = tuple[PlannedGroup, ...]
 
 
@@ -144,7 +147,7 @@ def cheapest_layouts(space: SearchSpace, holds: Callable[[Groups], bool]) -> lis
 
 
 def least_gpus(space: SearchSpace, holds: Callable[[Groups], bool]) -> int | None:
-    """Return the fewest GPUs of which a layout holds the SLO, None when none does; ``holds`` simulates.
+    """Return about the fewest GPUs of which a layout holds the SLO, None when none does; ``holds`` simulates.
 
     Tried are the layout of the best latency and those that promise the highest goodput: one alone may suit no rule.
     """
@@ -153,11 +156,16 @@ def least_gpus(space: SearchSpace, holds: Callable[[Groups], bool]) -> int | Non
         fewer = replace(space, limits=replace(space.limits, gpus=min(gpus, space.limits.gpus)))
         return list(dict.fromkeys([*space.within(1, gpus=gpus), *fewer.promising(PROMISING_FEWER)]))
 
-    return _least(space.limits.gpus, best, holds)
+    return _least(space.limits.gpus, best, holds, closeness=CLOSENESS)
 
 
-def _least(most: int, best: Callable[[int], list[Groups]], holds: Callable[[Groups], bool]) -> int | None:
-    """Return the least size at which one of the best layouts holds, by halving; None when not even the largest does."""
+def _least(
+    most: int, best: Callable[[int], list[Groups]], holds: Callable[[Groups], bool], *, closeness: float = 0.0
+) -> int | None:
+    """Return the least size at which one of the best layouts holds, by halving; None when not even the largest does.
+
+    It may be more by the share ``closeness``.
+    """
 
     def enough(size: int) -> bool:
         return any(holds(groups) for groups in best(size))
@@ -165,7 +173,7 @@ def _least(most: int, best: Callable[[int], list[Groups]], holds: Callable[[Grou
     if not enough(most):
         return None
     low, high = 0, most
-    while high - low > 1:
+    while high - low > max(1.0, closeness * high):
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high

@@ -163,7 +163,7 @@ def _larger(request: Request, best: Evaluation) -> list[int]:
 
 
 def _enough_gpus(inputs: PlanInputs, search: LayoutSearch, best: Evaluation) -> int | None:
-    """Return the fewest GPUs, in pools without end, on which the best layout holds the SLO; None: not found."""
+    """Return about the fewest GPUs, in pools without end, on which a layout holds the SLO; None: not found."""
     request = inputs.request
     for gpus in _larger(request, best):
         pools = tuple(pool.model_copy(update={"gpus": None, "nodes": None}) for pool in request.capacity.pools)
@@ -185,7 +185,9 @@ def _enough_gpus(inputs: PlanInputs, search: LayoutSearch, best: Evaluation) -> 
             goal = request.slo.attainment
             short = trials.attained(tries, rate, sieve=True)
             likely = [c for c, row in zip(tries, short, strict=True) if row[0] >= goal - SLACK]
-            return any(fmean(row) >= goal for row in trials.attained(likely, rate, full=True))
+            longer = trials.attained(likely, rate)
+            held = [c for c, row in zip(likely, longer, strict=True) if row[0] >= goal]
+            return any(fmean(row) >= goal for row in trials.attained(held, rate, full=True))
 
         found = least_gpus(space, holds)
         if found is not None:
