@@ -1,6 +1,6 @@
 """Compile the simulator before it is needed: for an image, an installation, or a test run.
 
-``python -m weft_planner.simulation.warm`` fills the cache with both loops and every policy: some 30 s of one core,
+``python -m weft_planner.simulation.warm`` fills the cache with both loops and every policy: some 40 s of one core,
 or none when all of it is there. Where plans can fit silicon tables, it compiles the loop of a fit, too (8 s). With
 NUMBA_CPU_NAME=generic the code runs on any processor of this kind.
 """
