@@ -34,9 +34,8 @@ NEAR = 2
 MIXED = 2
 MIXED_FROM = 257
 """GPUs from which form B is asked too: its tables do not grow with the cluster."""
-
-CLOSENESS = 0.03
-"""Share by which the GPUs that would do may be more than the fewest: the simulations tell them apart no better."""
+TOLERANCE = 0.03
+"""Share by which the GPUs that would do may be more than the fewest: each halving takes runs of every seed."""
 
 Groups = tuple[PlannedGroup, ...]
 
@@ -156,15 +155,15 @@ def least_gpus(space: SearchSpace, holds: Callable[[Groups], bool]) -> int | Non
         fewer = replace(space, limits=replace(space.limits, gpus=min(gpus, space.limits.gpus)))
         return list(dict.fromkeys([*space.within(1, gpus=gpus), *fewer.promising(PROMISING_FEWER)]))
 
-    return _least(space.limits.gpus, best, holds, closeness=CLOSENESS)
+    return _least(space.limits.gpus, best, holds, tolerance=TOLERANCE)
 
 
 def _least(
-    most: int, best: Callable[[int], list[Groups]], holds: Callable[[Groups], bool], *, closeness: float = 0.0
+    most: int, best: Callable[[int], list[Groups]], holds: Callable[[Groups], bool], *, tolerance: float = 0.0
 ) -> int | None:
     """Return the least size at which one of the best layouts holds, by halving; None when not even the largest does.
 
-    It may be more by the share ``closeness``.
+    It may be more by the share ``tolerance``.
     """
 
     def enough(size: int) -> bool:
@@ -173,7 +172,7 @@ def _least(
     if not enough(most):
         return None
     low, high = 0, most
-    while high - low > max(1.0, closeness * high):
+    while high - low > max(1.0, tolerance * high):
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high

@@ -45,20 +45,22 @@ _WORKER = np.dtype(
         ("context", "f8"),  # tokens that the batch holds
         ("free", "f8"),  # KV tokens that no round holds
         ("root", "i8"),  # of the batch's heap
-        ("joining", "i8"),  # how many come in at the end of the step in progress
-        ("coming", "i8"),  # the first and last of these
-        ("coming_last", "i8"),
-        ("line", "i8"),  # the first and last that wait for KV of this worker
-        ("line_last", "i8"),
+        ("joining", "i8"),  # how many join at the end of the step in progress
     ]
 )
+_LIST = np.dtype([("first", "i8"), ("last", "i8")])
 
 
 class _Pool(NamedTuple):
-    """The state. After the workers comes one more, with the line of rounds whose session has no worker yet."""
+    """The state: ``bound`` is the worker of each session.
+
+    ``lists``: for each worker the rounds that wait for its KV; then for each those that join at the end of its step in
+    progress; the last, at NOBODY, has those that wait for KV of any worker, because their session has none yet.
+    """
 
     workers: Numbers
     rounds: Numbers
+    lists: Numbers
     bound: Numbers
     figures: Numbers
     sequences: int
@@ -117,6 +119,18 @@ def _merged(pool: _Pool, a: int, b: int) -> int:
 
 
 @jitable
+def _append(pool: _Pool, which: int, row: int) -> None:
+    """Put a round at a list's end."""
+    ends = pool.lists[which]
+    pool.rounds[row].next = NOBODY
+    if ends.first == NOBODY:
+        ends.first = row
+    else:
+        pool.rounds[ends.last].next = row
+    ends.last = row
+
+
+@jitable
 def _enter(pool: _Pool, w: Record, row: int) -> None:
     """Add a round to a batch."""
     r = pool.rounds[row]
@@ -136,29 +150,11 @@ def _join(pool: _Pool, worker: int, row: int, now: float) -> None:
         steps = math.ceil((now - w.now) / _step(pool, w.batch, w.context))
         if steps >= _steps_left(pool, w):
             w.joining += 1
-            pool.rounds[row].next = NOBODY
-            if w.coming == NOBODY:
-                w.coming = row
-            else:
-                pool.rounds[w.coming_last].next = row
-            w.coming_last = row
+            _append(pool, len(pool.workers) + worker, row)
             return
         _advance(pool, w, steps)
     _enter(pool, w, row)
     _schedule(pool, w)
-
-
-@jitable
-def _wait(pool: _Pool, worker: int, row: int, now: float) -> None:
-    """Let a round wait for KV of its worker, or of any: NOBODY's place, -1, is the last."""
-    w = pool.workers[worker]
-    pool.rounds[row].started = now
-    pool.rounds[row].next = NOBODY
-    if w.line == NOBODY:
-        w.line = row
-    else:
-        pool.rounds[w.line_last].next = row
-    w.line_last = row
 
 
 @jitable
@@ -168,7 +164,7 @@ def _take(pool: _Pool, row: int) -> int:
     worker = pool.bound[r.session]
     if worker == NOBODY:
         worker = 0
-        for other in range(1, len(pool.workers) - 1):
+        for other in range(1, len(pool.workers)):
             if pool.workers[other].free > pool.workers[worker].free:
                 worker = other
     w = pool.workers[worker]
@@ -189,7 +185,8 @@ def _ready(pool: _Pool, events: Events, row: int, started: float, now: float) ->
     r.started = started
     worker = _take(pool, row)
     if worker == NOBODY:
-        _wait(pool, pool.bound[r.session], row, now)
+        r.started = now
+        _append(pool, pool.bound[r.session], row)
     else:
         _join(pool, worker, row, now)
 
@@ -221,20 +218,21 @@ def _finish(pool: _Pool, events: Events, gaps: list[float], worker: int, now: fl
             gaps.append((now - r.started) / r.tokens)
         w.free += r.need
         _follow(pool, events, row, now)
-    row = w.coming
-    w.coming = NOBODY
+    joining = pool.lists[len(pool.workers) + worker]
+    row = joining.first
+    joining.first = NOBODY
     w.joining = 0
     while row != NOBODY:
         _enter(pool, w, row)
         row = pool.rounds[row].next
-    for line in (worker, len(pool.workers) - 1):
-        waiting = pool.workers[line]
-        while waiting.line != NOBODY:
-            row = waiting.line
+    for which in (worker, NOBODY):
+        waiting = pool.lists[which]
+        while waiting.first != NOBODY:
+            row = waiting.first
             taken = _take(pool, row)
             if taken == NOBODY:
                 break
-            waiting.line = pool.rounds[row].next
+            waiting.first = pool.rounds[row].next
             _join(pool, taken, row, now)
     if w.batch > 0:
         _schedule(pool, w)
@@ -255,14 +253,14 @@ def _start(pool: _Pool, events: Events, pace: float) -> None:
         if r.ready >= 0 and not placed[r.session]:
             placed[r.session] = True
             if row > 0 and pool.rounds[row - 1].session == r.session:  # between two rounds
-                pool.bound[r.session] = r.session % (len(pool.workers) - 1)
+                pool.bound[r.session] = r.session % len(pool.workers)
             heappush(events, (r.ready, row))
 
 
 @jitable
 def _cut(pool: _Pool, gaps: list[float], end: float) -> None:
     """Count the rounds still under way at the end by what they have done: leaving them out would hide the slow."""
-    for worker in range(len(pool.workers) - 1):
+    for worker in range(len(pool.workers)):
         w = pool.workers[worker]
         if w.batch > 0 and w.now < end:
             done = math.floor((end - w.now) / _step(pool, w.batch, w.context))
@@ -278,7 +276,7 @@ def _cut(pool: _Pool, gaps: list[float], end: float) -> None:
             done = r.remaining - (r.end_step - w.steps)
             if r.started >= pool.begin and done > 0 and r.tokens == r.remaining:
                 gaps.append((w.now - r.started) / done)
-    row = pool.workers[-1].line
+    row = pool.lists[NOBODY].first
     while row != NOBODY:
         r = pool.rounds[row]
         if r.started >= pool.begin:
@@ -290,7 +288,7 @@ def _cut(pool: _Pool, gaps: list[float], end: float) -> None:
 def _next_worker(pool: _Pool) -> int:
     """Return the worker whose batch changes first, of equals the first."""
     first = 0
-    for worker in range(1, len(pool.workers) - 1):
+    for worker in range(1, len(pool.workers)):
         if pool.workers[worker].due < pool.workers[first].due:
             first = worker
     return first
@@ -335,13 +333,13 @@ def run(
     worker's KV tokens. ``sequences``: of a batch, at most. ``pace``: seconds per token of the rounds under way at 0.
     """
     begin, end = observed
-    every = np.zeros(workers + 1, _WORKER)
-    every["free"], every["due"] = capacity, np.inf
-    for place in ("root", "coming", "line"):
-        every[place] = NOBODY
+    every = np.zeros(workers, _WORKER)
+    every["free"], every["due"], every["root"] = capacity, np.inf, NOBODY
+    lists = np.zeros(2 * workers + 1, _LIST)
+    lists["first"] = NOBODY
     rounds["remaining"] = rounds["tokens"]
     bound = np.full(int(rounds["session"].max(initial=-1)) + 1, NOBODY)
-    return _run(_Pool(every, rounds, bound, figures, sequences, begin), pace, end)
+    return _run(_Pool(every, rounds, lists, bound, figures, sequences, begin), pace, end)
 
 
 def compile_loop() -> None:
