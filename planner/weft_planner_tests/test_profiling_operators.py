@@ -129,6 +129,11 @@ def test_a_profile_of_timed_operators_is_near_the_analytic_one_and_fits_its_own_
         assert ours == pytest.approx(analytic.t_dec(batch=32, context=65536, degree=degree), rel=0.15)
 
 
+def test_chunks_are_timed_beside_the_largest_batch_too() -> None:
+    wanted = cells(OperatorGrid(batches=(1, 2, 4, 8, 16, 512)), (1,), kv_capacity={})
+    assert {cell.batch for cell in wanted if cell.chunk} == {4, 16, 512}
+
+
 def test_what_does_not_fit_the_cache_is_not_timed() -> None:
     wanted = cells(OperatorGrid(), (1,), kv_capacity={1: 5000})
     assert wanted

@@ -9,11 +9,14 @@ import pytest
 from weft_core.models import MODELS
 from weft_core.parallelism import Degree
 from weft_planner.profiling import silicon
-from weft_planner.profiling.knowledge import known
-from weft_planner.profiling.measurements import GridCell
+from weft_planner.profiling.compiled_regression import compiled_fits
+from weft_planner.profiling.knowledge import FitStrictness, known, profile_from_measurements
+from weft_planner.profiling.measurements import GridCell, Measurement, MeasurementContext, Measurements
 from weft_planner.profiling.operator_sources import MOST_NAMED, not_measured, operator_times, shares_of, sum_of
-from weft_planner.profiling.operators import Overheads
+from weft_planner.profiling.operators import Overheads, cells
 from weft_planner.profiling.silicon import (
+    GRID,
+    NOISE,
     SiliconEngine,
     SiliconError,
     compose,
@@ -119,6 +122,24 @@ def test_operators_that_are_not_measured_are_named_by_source_and_time() -> None:
     assert not_measured(operator_times(rows[:1])) == ""
     many = [(f"context_op{i}", 1.0 + i, 0.0, "sol") for i in range(MOST_NAMED + 2)]
     assert not_measured(operator_times(many)).endswith("op2 and 2 more")
+
+
+def test_steps_of_the_largest_batches_are_predicted_where_kernels_change() -> None:
+    def seconds(cell: GridCell) -> float:
+        """Return steps that grow faster from 300 sequences on."""
+        new = cell.increment + cell.chunk
+        prefill = 1e-5 * new + 1e-9 * new * (cell.history + new / 2)
+        decode = 1e-8 * cell.context + 3e-5 * cell.batch + 6e-5 * max(0, cell.batch - 300)
+        return 2e-3 + prefill + decode
+
+    rows = tuple(Measurement(cell, seconds(cell), str(cell)) for cell in cells(GRID, (2,), kv_capacity={}))
+    facts, strictness = known(model=LLAMA.name, gpu="nvidia-h100"), FitStrictness(noise=NOISE, allow_missing=True)
+    about = MeasurementContext(LLAMA.name, "nvidia-h100", "vllm")
+    with compiled_fits():
+        fitted = profile_from_measurements(Measurements(about, rows), facts, strictness)
+    for batch in (1, 12, 100, 300, 450, 512):
+        cell = GridCell("step", 2, batch=batch, context=batch * 4500)
+        assert fitted.t_dec(batch=batch, context=cell.context, degree=2) == pytest.approx(seconds(cell), rel=0.1)
 
 
 def test_what_tables_lack_is_named_once_with_the_number_of_shapes() -> None:

@@ -29,7 +29,11 @@ from weft_planner.cli.progress import show_progress
 )
 @click.option("--histories", type=LENGTHS, default=(0, 1024, 4096, 16384), help="Cached tokens before a prefill.")
 @click.option("--increments", type=LENGTHS, default=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192))
-@click.option("--batches", type=LENGTHS, default=(1, 2, 4, 8, 16, 32, 64, 128, 256))
+@click.option(
+    "--batches",
+    type=LENGTHS,
+    default=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512),
+)
 @click.option("--contexts", type=LENGTHS, default=(256, 1024, 4096, 16384), help="Tokens each sequence holds.")
 @click.option("--chunks", type=LENGTHS, default=(128, 512, 2048), help="Prefill tokens beside a batch.")
 @result_options

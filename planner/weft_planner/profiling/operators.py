@@ -118,7 +118,10 @@ Pass = Mapping[Operator, int]
 
 
 def cells(grid: OperatorGrid, degrees: Iterable[Degree], *, kv_capacity: Mapping[Degree, int]) -> list[GridCell]:
-    """Return the cells of a grid that fit a worker's KV cache (0 or absent: not known)."""
+    """Return the cells of a grid that fit a worker's KV cache (0 or absent: not known).
+
+    Mixed steps have three of the batches, the largest among them: what a chunk costs beside it is no extrapolation.
+    """
     found: list[GridCell] = []
     for degree in degrees:
         all_of_it = [
@@ -126,7 +129,7 @@ def cells(grid: OperatorGrid, degrees: Iterable[Degree], *, kv_capacity: Mapping
         ]
         all_of_it += [GridCell("step", degree, batch=b, context=b * c) for b, c in product(grid.batches, grid.contexts)]
         middle = sorted(grid.contexts)[(len(grid.contexts) - 1) // 2]
-        some = sorted({grid.batches[len(grid.batches) // 3], grid.batches[-1 - len(grid.batches) // 4]})
+        some = sorted({grid.batches[k] for k in (len(grid.batches) // 3, -1 - len(grid.batches) // 4, -1)})
         short = sorted({min(grid.histories), sorted(grid.histories)[len(grid.histories) // 2]})
         all_of_it += [
             GridCell("step", degree, history=h, batch=b, context=b * middle, chunk=c)

@@ -28,9 +28,12 @@ from weft_planner.silicon.all_to_all import AllToAll
 from weft_planner.silicon.systems import BACKENDS, SYSTEMS
 
 GRID = OperatorGrid(
-    increments=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192), chunks=(32, 128, 512, 2048, 8192),
-    chunk_histories=(0, 4096, 16384),
+    increments=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
+    batches=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512),
+    chunks=(32, 128, 512, 2048, 8192), chunk_histories=(0, 4096, 16384),
 )  # fmt: skip
+"""To batches of 512, as engines decode: above 256 steps may grow by a third of what they grow below. Steps between
+powers of two are in it, because a fit that has seen only these can be 10 % off where experts fill up."""
 NOISE = 1.0
 """How far rows may contradict each other: where kernels change, a longer prefill may be the faster one."""
 

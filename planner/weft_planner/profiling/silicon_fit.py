@@ -35,7 +35,7 @@ def fit_tables(
     """Return the costs of the degrees that the tables have, each fitted by itself.
 
     On one core of a server reading takes 1 to 2 s, of which most is loading the package and the tables, and a fit
-    0.2 to 0.5 s a degree.
+    0.2 to 1 s a degree.
     """
     from weft_planner.profiling.compiled_regression import compiled_fits  # imports numba
 
