@@ -66,7 +66,7 @@ def test_operator_is_told_where_everything_is(render: Render) -> None:
     assert told["WEFT_REDIS_URL"] == "redis://operator@weft-redis.weft-system:6379/0"
     assert told["WEFT_PROMETHEUS_URL"] == "http://weft-prometheus.weft-system:9090"
     assert told["WEFT_WATCH_NAMESPACES"] == ""
-    assert told["WEFT_PLANNER_DEADLINE_SECONDS"] == "60"
+    assert told["WEFT_PLANNER_DEADLINE_SECONDS"] == "180"
     assert told["WEFT_OPERATOR_LEASE"] == "weft-system/weft-operator"
     assert {"POD_NAME", "POD_NAMESPACE"} <= set(told)
 

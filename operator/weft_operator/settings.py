@@ -60,7 +60,7 @@ class Settings:
     works in these alone; empty: it works in ``watch_namespaces``, in all where none is named."""
     service_account: str = ""
     """The operator's own service account (namespace/name), which it binds that role to."""
-    planner_deadline: float = 60.0
+    planner_deadline: float = 180.0
     resync: float = 60.0
     port: int = 8081
     lease: str = ""
@@ -109,7 +109,7 @@ def settings_from_env(env: Mapping[str, str] = os.environ) -> Settings:
         watch_namespaces=namespaces,
         namespace_role=role,
         service_account=account,
-        planner_deadline=_seconds(env, "WEFT_PLANNER_DEADLINE_SECONDS", 60.0),
+        planner_deadline=_seconds(env, "WEFT_PLANNER_DEADLINE_SECONDS", 180.0),
         resync=_seconds(env, "WEFT_RESYNC_SECONDS", 60.0),
         port=_port(env, "WEFT_OPERATOR_PORT", 8081),
         lease=_lease(env),

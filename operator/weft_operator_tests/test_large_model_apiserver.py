@@ -11,8 +11,9 @@ import yaml
 from weft_e2e.cluster.bare import bare_cluster
 from weft_e2e.images.catalogue import repository_root
 from weft_e2e.scale.program import OPERATOR, give_rights, running
+from weft_e2e.waiting import until
 from weft_operator.api.objects import WORKER_LABEL, Manifest
-from weft_operator_tests.cluster import Kube, condition, wait_for
+from weft_operator_tests.cluster import Kube, condition
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600, func_only=True)]
 
@@ -46,13 +47,16 @@ def test_a_mixture_of_experts_is_planned_and_placed(tmp_path: Path, given: str) 
         with running(bare):
             kube.apply(body)
 
-            def deployed() -> Manifest:
-                """Return the service once all that its plan has is ready."""
-                found = kube.get("large", "disagginferenceservice", "deepseek-r1") or {}
-                states = [condition(found, kind).get("status") for kind in ("Ready", "Reconciling")]
-                return found if states == ["True", "False"] else {}
+            def service() -> Manifest:
+                return kube.get("large", "disagginferenceservice", "deepseek-r1") or {}
 
-            plan = wait_for("a deployed plan", deployed, timeout=300)["status"]["plan"]
+            def all_ready() -> bool:
+                """Return whether all that the service's plan has is ready."""
+                found = service()
+                return [condition(found, kind).get("status") for kind in ("Ready", "Reconciling")] == ["True", "False"]
+
+            until(all_ready, what="a deployed plan", timeout_s=400, last=lambda: json.dumps(service().get("status")))
+            plan = service()["status"]["plan"]
             pods = json.loads(kube.run("-n", "large", "get", "pods", "-l", WORKER_LABEL, "-o", "json"))["items"]
     planned = sum(group["replicas"] for group in plan["groups"])
     nodes = 1 if given == "as in the example" else 2

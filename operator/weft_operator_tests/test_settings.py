@@ -17,7 +17,7 @@ LEAST = {"WEFT_ROUTER_IMAGE": "router:1"}
 def test_defaults() -> None:
     found = settings_from_env(LEAST)
     assert found.redis_url == "redis://weft-redis.weft-system:6379/0"
-    assert (found.watch_namespaces, found.planner_deadline, found.resync, found.port) == ((), 60.0, 60.0, 8081)
+    assert (found.watch_namespaces, found.planner_deadline, found.resync, found.port) == ((), 180.0, 60.0, 8081)
 
 
 def test_what_is_given_is_taken() -> None:
