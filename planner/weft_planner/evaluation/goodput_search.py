@@ -189,24 +189,24 @@ def goodputs(trials: Trials, candidate: Candidate, bracket: GoodputBracket, *, r
 def _neighbour(holds: Callable[[int], bool], start: int, *, step: int) -> int | None:
     """Return the highest rate of the fine ladder that holds before one that does not; None when none in reach does.
 
-    Steps away from ``start`` double, then the last one is halved: a wrong start costs little. The ladder ends at
-    TOP_RUNG, and RUNGS below the start.
+    Steps away from ``start`` double from the third on, then the last one is halved: a wrong start costs little. The
+    ladder ends at TOP_RUNG, and RUNGS below the start.
     """
     top = TOP_RUNG * FINE
     if holds(start):
         low, high = start, min(start + step, top + 1)
         while low < top and holds(high):
-            step *= 2
             low, high = high, min(high + step, top + 1)
+            step *= 2
         if low >= top:
             return top
     else:
         low, high = start - step, start
         while not holds(low):
-            if low <= start - RUNGS * FINE:
+            if low < start - RUNGS * FINE:
                 return None
-            step *= 2
             low, high = low - step, low
+            step *= 2
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)

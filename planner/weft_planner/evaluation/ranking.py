@@ -100,7 +100,8 @@ def rank(
     running = current_groups(space.inputs)
     staying = [c for c in runnable if running and c.groups == running]
     picked += finalists(trials, staying, rate=rate, goal=goal, start=1.0, count=1) if staying else []
-    carried = rate * max((one.bracket.holds for one in picked), default=0.0)
+    held = max((one.bracket.holds for one in picked), default=0.0)
+    carried, start = rate * held, held or start
     others = _largest(c for c in advised if c.kind != "disaggregated")
     picked += finalists(trials, others, rate=rate, goal=goal, start=start, count=1)
     modes = _as_good(trials, [c for c in advised if c.kind == "disaggregated"], rate=carried, goal=goal)

@@ -1,6 +1,7 @@
 """Say why the best plan misses the SLO: which threshold, the nearest SLO that holds, the GPUs that would hold it."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -16,12 +17,13 @@ from weft_planner.plan.field_search import with_field
 from weft_planner.plan.reasons import thresholds
 from weft_planner.programs.inputs import PlanInputs, prepare_inputs
 from weft_planner.programs.search import LayoutSearch
+from weft_planner.request.parts import Objectives
 from weft_planner.request.reading import Request
 from weft_planner.workload.distributions import Floats
 
 MOST_GPUS = 1024
 MARGIN = 1.03
-"""A relaxed threshold is this much above what was seen; it is raised in such steps until the simulation holds it."""
+"""A relaxed threshold is above what was seen by a number of such steps, the fewest that the simulation holds."""
 STEPS = 24
 OTHERS = 4
 """Layouts of the best latencies by phases from which the nearest SLO is looked for, beside the plan's own."""
@@ -106,30 +108,34 @@ def _from(
     *,
     nearer: _Nearest | None,
 ) -> _Nearest | None:
-    """Return the first SLO that a layout holds, step by step from factors on (TTFT, ITL); None beyond ``nearer``.
+    """Return the nearest SLO that a layout holds, looser than factors (TTFT, ITL) tell; None beyond ``nearer``.
 
-    Each try is simulated. Where the phases alone need no looser threshold, both are loosened: the phases interfere.
+    The steps are halved by runs of one seed, and the SLO found is confirmed by all. Where the phases alone need no
+    looser threshold, both are loosened: the phases interfere.
     """
     slo = inputs.request.slo
     steps = loosen if any(loosen) else (True, True)
     binding: Constraint = "ttft" if factors[0] >= factors[1] else "itl"
-    most = FAR if nearer is None else max(nearer.ttft / slo.ttft, nearer.itl / slo.itl)
-    for _ in range(STEPS):
-        factors = factors[0] * (MARGIN if steps[0] else 1.0), factors[1] * (MARGIN if steps[1] else 1.0)
-        if not max(factors) < most:  # nor where one is not a number
-            return None
-        tried = _Nearest(_figure(slo.ttft * factors[0]), _figure(slo.itl * factors[1]), binding)
+    most = FAR if nearer is None else _farther(nearer, slo)
+
+    def looser(count: int) -> _Nearest:
+        ttft, itl = (f * MARGIN**count if step else f for f, step in zip(factors, steps, strict=True))
+        return _Nearest(_figure(slo.ttft * ttft), _figure(slo.itl * itl), binding)
+
+    def holds(count: int, *, full: bool = False) -> bool:
+        tried = looser(count)
         request = with_field(with_field(inputs.request, "slo.ttft", tried.ttft), "slo.itl", tried.itl)
-        trials = Trials(inputs.asking(request))
-        if _holds(trials, candidate, request, full=False) and _holds(trials, candidate, request, full=True):
-            return tried
-    return None
+        (shares,) = Trials(inputs.asking(request)).attained([candidate], request.workload.arrival_rate, full=full)
+        return fmean(shares) >= slo.attainment
+
+    near = [n for n in range(1, STEPS + 1) if _farther(looser(n), slo) < most]  # none where one is not a number
+    first = bisect_left(near, True, key=holds) if near and holds(near[-1]) else len(near)
+    return next((looser(count) for count in near[first:] if holds(count, full=True)), None)
 
 
-def _holds(trials: Trials, candidate: Candidate, request: Request, *, full: bool) -> bool:
-    """Return whether a layout holds a request's SLO: in a run of one seed, or of all of them."""
-    (shares,) = trials.attained([candidate], request.workload.arrival_rate, full=full)
-    return sum(shares) / len(shares) >= request.slo.attainment
+def _farther(nearest: _Nearest, slo: Objectives) -> float:
+    """Return how many times as loose an SLO is as the one asked for, by the threshold that is looser."""
+    return max(nearest.ttft / slo.ttft, nearest.itl / slo.itl)
 
 
 def _least_factors(ttft: Floats, itl: Floats, goal: float) -> tuple[float, float]:
