@@ -1,5 +1,6 @@
 """What a plan is made of: groups of workers, how they share the work, and the rules that direct it."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -56,6 +57,18 @@ def kind_of(groups: Iterable[PlannedGroup]) -> LayoutKind:
     if "both" in roles:
         return "symmetric" if len(roles) == 1 else "hybrid"
     return "disaggregated" if "prefill" in roles else "colocated"
+
+
+def only_roles_differ(some: Iterable[PlannedGroup], others: Iterable[PlannedGroup]) -> bool:
+    """Return whether both are made of the same workers, by pool and degree: roles change, and no worker starts."""
+
+    def workers(groups: Iterable[PlannedGroup]) -> Counter[tuple[str, Degree]]:
+        found: Counter[tuple[str, Degree]] = Counter()
+        for group in groups:
+            found[group.pool, group.degree] += group.replicas
+        return found
+
+    return workers(some) == workers(others)
 
 
 def role_letters(kind: LayoutKind) -> Mapping[WorkerRole, str]:

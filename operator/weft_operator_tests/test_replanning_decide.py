@@ -422,6 +422,28 @@ def test_another_policy_for_the_same_workers_is_judged_and_named_as_such() -> No
     assert f"policy {new} was found, but it carries +1.0% within the SLO" in found.message
 
 
+@pytest.mark.parametrize(
+    ("engine", "gain", "why"),
+    [
+        ("mock", 1.03, ""),
+        ("mock", 0.99, "it carries -1.0% within the SLO"),
+        ("sglang", 1.03, "it carries +3.0% within the SLO and spec.planning.minImprovement is 5.0%"),
+    ],
+)
+def test_workers_change_roles_for_a_smaller_gain_than_they_restart_for(engine: str, gain: float, why: str) -> None:
+    runs = replace(plan_for(2, rate=0.6), groups=(group("decode", 1, 1), group("prefill", 1, 2)))
+    offered = with_goodput(plan_for(2, rate=1.8, objective="latency"), gain, 0.001, held=False)
+    stays = Alternative(runs.groups, with_goodput(offered, 1.0, 0.001, held=False).predicted, 1.0)
+    answer = Planned(plan=replace(offered, alternatives=(stays,)), profile=FLAT)
+    now = replan_inputs(BUSY, record_of(runs), answer=answer, objective="latency")
+    runs_on = now.spec.engine.model_copy(update={"type": engine})
+    decision = decide(replace(now, spec=now.spec.model_copy(update={"engine": runs_on})))
+    if why:
+        assert kept(decision).message.endswith(f"was found, but {why}")
+    else:
+        assert changed(decision).plan.groups == offered.groups
+
+
 def test_a_plan_outside_of_the_specs_limits_is_not_used() -> None:
     limits: tuple[tuple[dict[str, Any], str], ...] = (
         ({"decode": {"max": 4}}, "it has 5 decode workers and spec.planning.decode allows 1 to 4"),

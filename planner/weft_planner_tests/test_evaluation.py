@@ -143,6 +143,25 @@ def test_more_goodput_wins_and_what_misses_the_slo_comes_last() -> None:
     assert ranked(most, evaluated(2, 1, goodput=2.0, ttft=2.0, itl=0.03), objective="cost")[0] == "P2x1 D8x1"
 
 
+@pytest.mark.parametrize(
+    ("gain", "engine", "changes"),
+    [(1.03, "mock", True), (1.01, "mock", False), (1.03, "sglang", False), (1.06, "sglang", True)],
+)
+def test_other_roles_of_the_same_workers_need_less_gain_where_roles_change(
+    gain: float, engine: str, changes: bool
+) -> None:
+    runs = evaluated(8, 2, goodput=3.0, ttft=0.9, itl=0.02)
+    groups = PlannedGroup("prefill", 8, 1, "h20"), PlannedGroup("decode", 8, 2, "h20")
+    other = replace(
+        runs,
+        candidate=replace(runs.candidate, groups=groups),
+        predicted=replace(runs.predicted, goodput=Estimate(3.0 * gain, 3.0 * gain, 3.0 * gain)),
+    )
+    current = [{"role": g.role, "degree": g.degree, "replicas": g.replicas, "pool": g.pool} for g in runs.groups]
+    best = ranked(runs, other, current=current, minImprovement=0.05, **{"engine.type": engine})[0]
+    assert best == ("P8x1 D8x2" if changes else "P8x2 D8x1")
+
+
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=15, unique=True), st.integers(1, 4))
 def test_the_cheapest_that_hold_the_slo_are_found(sizes: list[int], count: int) -> None:
     trials, _ = fake()

@@ -105,6 +105,8 @@ def no_gain(in_force: Plan, candidate: Plan, *, min_improvement: float) -> str:
     if new.goodput is None or old.goodput is None or old.goodput.value <= 0:
         return "" if new.goodput is not None and new.goodput.low > 0 else "neither is known to hold the SLO at any load"
     gain = new.goodput.value / old.goodput.value - 1
+    if gain <= 0:
+        return f"it carries {gain:+.1%} within the SLO"
     if gain <= min_improvement:
         return f"it carries {gain:+.1%} within the SLO and spec.planning.minImprovement is {min_improvement:.1%}"
     if new.goodput.low <= old.goodput.high:

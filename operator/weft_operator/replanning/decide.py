@@ -9,11 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from weft_core.durations import format_seconds, parse_duration
+from weft_core.layouts import only_roles_differ
 from weft_core.plan import Plan
 from weft_operator.api.service import DisaggInferenceServiceSpec
 from weft_operator.metrics.history import History
 from weft_operator.metrics.observation import STARTING, Observation, UnavailableReason, WorkerPressure
 from weft_operator.planning.planner_process import Answer, Planned
+from weft_operator.render.engines.adapters import has_fixed_roles
 from weft_operator.render.inputs import PlanRecord
 from weft_operator.render.plan_summary import plan_summary
 from weft_operator.replanning.comparison import no_gain, same_rules, same_workers, shrinks, too_small, within_bounds
@@ -247,7 +249,7 @@ def _decide_on_answer(now: ReplanInputs, replan_request: ReplanRequest, answer: 
         made_from = stored(replan_request.workload)
         baseline = replace(record.baseline, workload=made_from, proposal=None)
         return _record_decision(replace(now, record=replace(renewed, baseline=baseline)), "NoBetterPlan", words)
-    why = no_gain(record.plan, plan, min_improvement=now.spec.planning.min_improvement)
+    why = no_gain(record.plan, plan, min_improvement=_least_gain(now, plan))
     if why:
         other = f"policy {plan.policy}" if same_workers(record.plan, plan) else plan_summary(plan)
         words = f"{plan_summary(record.plan)} stays although {replan_request.cause}: {other} was found, but {why}"
@@ -269,6 +271,13 @@ def _decide_on_answer(now: ReplanInputs, replan_request: ReplanRequest, answer: 
         baseline = replace(changed.baseline, approved=record.baseline.approved, judged=_traffic_of(replan_request))
         return ChangePlan(replace(changed, baseline=baseline))
     return KeepPlan(offered, *waits(offered, now.spec.planning.mode))
+
+
+def _least_gain(now: ReplanInputs, plan: Plan) -> float:
+    """Return the share by which a plan must be better; 0 where workers change nothing but roles, within seconds."""
+    active = now.record.plan
+    roles_change = only_roles_differ(active.groups, plan.groups) and not same_workers(active, plan)
+    return 0.0 if roles_change and not has_fixed_roles(now.spec) else now.spec.planning.min_improvement
 
 
 def _record_decision(now: ReplanInputs, reason: str, message: str) -> KeepPlan:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from weft_core.layouts import only_roles_differ
 from weft_core.plan import PlannedGroup, Prediction
 from weft_planner.evaluation.candidates import (
     Candidate,
@@ -19,6 +20,7 @@ from weft_planner.evaluation.shortlist import Groups, SearchSpace, cheapest_layo
 from weft_planner.evaluation.threads import in_threads
 from weft_planner.evaluation.trials import Trials, remarks
 from weft_planner.phases.latency import decode_load
+from weft_planner.request.engines import has_fixed_roles
 from weft_planner.simulation.statistics import estimate
 from weft_planner.stages import IN_FULL, Progress, ignore_progress
 
@@ -227,15 +229,21 @@ def _ranked(space: SearchSpace, evaluations: Sequence[Evaluation]) -> list[Evalu
 
 
 def _settled(space: SearchSpace, ranked: list[Evaluation]) -> list[Evaluation]:
-    """Put what runs now first, unless the best is better by more than ``minImprovement``: changes have a price."""
+    """Put what runs now first, unless the best is better by more than ``minImprovement``: changes have a price.
+
+    Where the engine can, workers change their roles within seconds: then CLOSE is enough for the same workers.
+    """
     running = current_groups(space.inputs)
     request = space.inputs.request
     best = next((one for one in ranked if one.candidate.runnable), None)
     stays = next((one for one in ranked if one.candidate.runnable and one.groups == running), None)
     if best is None or stays is None or stays is best or not running or (best.holds and not stays.holds):
         return ranked
+    least = request.min_improvement
+    if only_roles_differ(best.groups, running) and not has_fixed_roles(request.engine):
+        least = min(least, CLOSE)
     if request.objective == "cost" and best.holds:
-        better = best.money < (1 - request.min_improvement) * stays.money
+        better = best.money < (1 - least) * stays.money
     else:
-        better = best.goodput > (1 + request.min_improvement) * stays.goodput
+        better = best.goodput > (1 + least) * stays.goodput
     return ranked if better else [stays, *(one for one in ranked if one is not stays)]

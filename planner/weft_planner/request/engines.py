@@ -128,6 +128,11 @@ def compatibility_of(engine: Engine) -> Compatibility:
     return TABLE.get(engine.type, UNKNOWN)
 
 
+def has_fixed_roles(engine: Engine) -> bool:
+    """Return whether a worker's role is fixed when it starts: another role costs a restart."""
+    return engine.fixed_roles or compatibility_of(engine).fixed_role
+
+
 def layout_fault(engine: Engine, kind: LayoutKind) -> str:
     """Say why an engine's workers cannot make a layout of a kind, empty where they can."""
     row = compatibility_of(engine)
