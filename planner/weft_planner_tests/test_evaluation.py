@@ -24,7 +24,7 @@ from weft_planner.evaluation.goodput_search import (
 from weft_planner.evaluation.load_bound import LoadBound
 from weft_planner.evaluation.ranking import Evaluation
 from weft_planner.evaluation.shortlist import SearchSpace
-from weft_planner.evaluation.trials import Trials
+from weft_planner.evaluation.trials import Trial, Trials
 from weft_planner.programs.inputs import prepare_inputs
 from weft_planner.simulation.layout import PolicyChoice
 from weft_planner_tests.requests import request
@@ -213,3 +213,15 @@ def test_a_bound_on_the_load_is_one() -> None:
     assert 0 < alone < by_count[0]
     assert load_bound.most((PlannedGroup("decode", 8, 2, "h20"),)) == pytest.approx(2 * alone)
     assert by_count[-1] == pytest.approx(load_bound.most((PlannedGroup("prefill", 4, 640, "h20"), decode)))
+
+
+def test_workers_whose_steps_are_too_slow_are_not_run_and_would_meet_no_slo() -> None:
+    groups = PlannedGroup("prefill", 4, 1, "h20"), PlannedGroup("decode", 8, 1, "h20")
+    least = LoadBound(prepare_inputs(request())).least_itl(groups)
+    one = Candidate("disaggregated", groups, POLICY)
+    slow = Trials(prepare_inputs(request(**{"slo.itl": least * 0.999})))
+    assert slow.hopeless(one, 0.01)
+    assert slow._evaluated([Trial(one, 0.01, seed=0, rounds=200)]) == [0.0]
+    assert slow.attained([one], 0.01, full=True) == [[0.0] * 3]
+    assert slow.runs == 1
+    assert not Trials(prepare_inputs(request(**{"slo.itl": least * 1.001}))).hopeless(one, 0.01)

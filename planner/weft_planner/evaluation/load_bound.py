@@ -1,11 +1,12 @@
-"""Bound the load that a layout could carry at all, so that hopeless runs, whose queues make them slow, are left out."""
+"""Bound what a layout could carry at all, and how fast: hopeless runs, whose queues make them slow, are left out."""
 
 from collections.abc import Sequence
 
-from weft_core.parallelism import Degree
+from weft_core.parallelism import Degree, batches_of
 from weft_core.plan import PlannedGroup, Role
 from weft_planner.phases.latency import full_load
 from weft_planner.programs.inputs import PlanInputs
+from weft_planner.request.costs import known_model
 
 
 class LoadBound:
@@ -13,6 +14,8 @@ class LoadBound:
 
     def __init__(self, inputs: PlanInputs) -> None:
         self._inputs = inputs
+        model = known_model(inputs.request)
+        self._shared_work = 0.0 if model is None else model.expert_share
         self._full: dict[tuple[int, Role, Degree], float] = {}
 
     def most(self, groups: Sequence[PlannedGroup], *, slices: bool = False) -> float:
@@ -31,6 +34,20 @@ class LoadBound:
         if d <= p or q <= 0:
             return min(p, d)
         return min(d, p + q) if slices else (1 + p / q) / (1 / d + 1 / q)
+
+    def least_itl(self, groups: Sequence[PlannedGroup]) -> float:
+        """Return the seconds that a token takes at least: a step of one short sequence, by itself on its worker.
+
+        0 where an answer may have one token only, and no gap.
+        """
+        return min(self._least_step(group) for group in groups if group.role != "prefill")
+
+    def _least_step(self, group: PlannedGroup) -> float:
+        phases = self._inputs.phases[group.pool]
+        if phases.sample.tokens.min() < 2:
+            return 0.0
+        idle = 1 - 1 / batches_of(group.degree)
+        return phases.profile.t_dec(batch=1, context=1, degree=group.degree) * (1 - self._shared_work * idle)
 
     def _sum(self, groups: Sequence[PlannedGroup], phase: Role) -> float:
         return sum(group.replicas * self._one(group, phase) for group in groups)

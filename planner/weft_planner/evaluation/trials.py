@@ -127,8 +127,9 @@ class Trials:
         return rate > self.load_bound.most(candidate.groups, slices=sliced)
 
     def hopeless(self, candidate: Candidate, rate: float) -> bool:
-        """Return whether a rate is so far beyond that no run is needed to know that no session meets the SLO."""
-        return self.overloaded(candidate, rate / HOPELESS)
+        """Return whether no run is needed to know that no session meets the SLO: a rate far beyond, or slow steps."""
+        slowest = max(slo.itl_s for slo in self._slo)
+        return self.overloaded(candidate, rate / HOPELESS) or self.load_bound.least_itl(candidate.groups) > slowest
 
     def _evaluated(self, cases: list[Trial]) -> list[float]:
         """Return each case's attainment; where predictions may be wrong the worse of it and of the same with errors."""
