@@ -151,6 +151,7 @@ def test_a_change_for_clients_alone_restarts_no_engine(path: str, value: Any) ->
         ("spec.routing.mode", "ia"),
         ("spec.routing.params", {"width": 0.2}),
         ("spec.routing.binding", "round-robin"),
+        ("spec.routing.minCacheHitRatio", 0.75),
         ("spec.routing.order", "edf"),
         ("spec.routing.hedge", REMOVED),
         ("spec.routing.onPrefillFailure", "Error"),

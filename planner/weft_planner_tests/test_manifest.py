@@ -76,13 +76,13 @@ def test_each_roles_engines_have_the_limits_of_their_steps() -> None:
     given = service(
         **{"engine.maxNumSeqs": 64, "engine.prefill": {"maxNumBatchedTokens": 8192}, "engine.decode.maxNumSeqs": 128}
     )
-    given["spec"]["routing"] = {"prefillConcurrency": 4}
+    given["spec"]["routing"] = {"prefillConcurrency": 4, "minCacheHitRatio": 0.75}
     request = request_from_service(given)
     found = [
         (role.max_num_seqs, role.max_num_batched_tokens) for role in (request.engine.prefill, request.engine.decode)
     ]
     assert found == [(64, 8192), (128, None)]
-    assert request.routing.prefill_concurrency == 4
+    assert (request.routing.prefill_concurrency, request.routing.min_cache_hit_ratio) == (4, 0.75)
     assert request_from_service(service()).engine.decode == EngineRole()
 
 

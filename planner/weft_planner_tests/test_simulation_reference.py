@@ -87,6 +87,7 @@ options = st.builds(
     history=st.sampled_from(("read", "recompute")),
     handover=st.sampled_from(("push", "pull")),
     prefix_cache=st.booleans(),
+    min_cache_hit_ratio=st.sampled_from((0.0, 0.3, 1.0)),
     admission=st.sampled_from(("oracle", "reserve")),
     retention=st.sampled_from(RETENTIONS),
     evicts=st.sampled_from(EVICTS),

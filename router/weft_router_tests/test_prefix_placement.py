@@ -84,7 +84,7 @@ def test_other_bindings_do_not_look_at_prompts() -> None:
     placement = PrefixAwarePlacement({"default": "round-robin"}, ttl_s=600, worth=WORTH)
     assert not placement.reads_prompts
     assert [place(placement, chat("x")) for _ in range(4)] == ["d0", "d1", "d2", "d0"]
-    placement.reload({"default": "kv-aware"})
+    placement.reload({"default": "kv-aware"}, min_hit_ratio=0.0)
     assert placement.reads_prompts
 
 
@@ -96,7 +96,7 @@ def test_classes_place_by_their_own_bindings_and_all_prompts_are_noted_for_the_o
     assert place(placement, chat("something else"), class_="chat", note=False) == "d2"
     assert place(placement, chat("y"), note=False) == "d2", "it was its turn"
     assert place(placement, chat("y"), class_="gone", note=False) == "d0", "a class that is gone is plain"
-    placement.reload({"default": "round-robin", "chat": "round-robin"})
+    placement.reload({"default": "round-robin", "chat": "round-robin"}, min_hit_ratio=0.0)
     assert not placement.reads_prompts
 
 
@@ -147,6 +147,17 @@ def test_a_hot_worker_is_joined_for_no_prefix() -> None:
     assert hot_workers([]) == hot_workers(records[2:]) == []
     assert hot_workers([cached("d0", None, batch=4), cached("d1", None, batch=12)]) == []
     assert hot_workers([cached("d0", None, batch=4), cached("d1", None, batch=13)]) == ["d1"]
+
+
+def test_hits_count_from_the_given_share_of_the_prompt_on() -> None:
+    """4,000 of 4,200 characters are the system prompt, which d2 has; of 10,000 they are less than half."""
+    placement = PrefixAwarePlacement({"default": "prefix-aware"}, ttl_s=600, worth=WORTH, min_hit_ratio=0.75)
+    for records in (RECORDS, [cached("d0", None), cached("d1", None), cached("d2", chat("hello"))]):
+        placement.record_prompt("d2", chat("hello"), None, tenant="", chars_per_token=4.0)
+        assert chosen(placement, records, chat("q" * 200)) == "d2"
+        assert chosen(placement, records, chat("q" * 6000)) != "d2"
+    placement.reload({"default": "prefix-aware"}, min_hit_ratio=0.3)
+    assert chosen(placement, RECORDS, chat("q" * 6000)) == "d2"
 
 
 def test_a_prefix_in_gpu_memory_is_worth_more_than_the_same_in_a_tier() -> None:

@@ -226,6 +226,8 @@ class Routing(ApiModel):
     """ampd: prefill runs on the decode worker while its recent ITL is at most beta times the SLO."""
     binding: BindingName | None = None
     """Decode worker of a new session; absent, the policy's own: kv-headroom, in co-located plans least-requests."""
+    min_cache_hit_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
+    """prefix-aware and kv-aware: a cached prefix counts from this share of the new prompt on; absent, any does."""
     order: OrderName | None = None
     """Order of prefill queues; absent, the policy's own: ampd-window, moore-hodgson for weft, fcfs for the others."""
     window: Annotated[int, Field(ge=1, le=6)] = DEFAULT_WINDOW

@@ -83,6 +83,7 @@ def _rules(spec: DisaggInferenceServiceSpec, plan: Plan) -> Mapping[str, Any]:
     rules: dict[str, Any] = {
         "policy": routing.policy,
         "binding": routing.binding,
+        "minCacheHitRatio": routing.min_cache_hit_ratio,
         "order": routing.order,
         "ageingCap": None if routing.ageing_cap == DEFAULT_CAP else routing.ageing_cap,
     }

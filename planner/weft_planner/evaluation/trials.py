@@ -211,6 +211,7 @@ def options_of(request: Request, candidate: Candidate, *, error: float = 0.0) ->
         prefill=step_limits(engine.prefill),
         decode=step_limits(engine.decode),
         prefill_concurrency=request.routing.prefill_concurrency,
+        min_cache_hit_ratio=request.routing.min_cache_hit_ratio,
         shared_work=0.0 if model is None else model.expert_share,
         slice_turn_s=SLICE_OVERHEAD_S if weft else 0.0,
         history="read" if request.engine.bidirectional else "recompute",

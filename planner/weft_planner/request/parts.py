@@ -199,7 +199,8 @@ class RoutingSpec(Part):
     ``slices`` no prompt is sent in slices. ``binding`` and ``order`` default to the policy's own. ``prediction_error``
     is the lognormal sigma of what prefills and slices really take against the profile: above 0 every layout is judged
     by the worse of a run as predicted and a run with such errors, and slices may be cut shorter.
-    ``prefill_concurrency`` prefills are at work in one engine at a time.
+    ``prefill_concurrency`` prefills are at work in one engine at a time. Bindings count a cached prefix from the share
+    ``min_cache_hit_ratio`` of the prompt on.
     """
 
     policy: str = "weft"
@@ -212,6 +213,9 @@ class RoutingSpec(Part):
     window: Annotated[int, Field(ge=1, le=6, strict=True)] = 3
     ageing_cap: Count | None = None
     stats_window: Positive = 10.0
+    min_cache_hit_ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
+        default=0.0, exclude_if=_untrue
+    )
     prefill_concurrency: Annotated[int, Field(ge=1, le=1024, strict=True)] = Field(default=1, exclude_if=_one)
     prediction_error: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
 

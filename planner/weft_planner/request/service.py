@@ -199,7 +199,10 @@ def _pair(pair: object, where: str) -> list[object]:
 def _routing(routing: Json) -> Body:
     """Return the rules that will run: a plan is simulated with them."""
     policy = routing.get("policy", POLICY)
-    form: Body = {"policy": policy, **_some(routing, "binding", "order", "window", "mode", "prefillConcurrency")}
+    form: Body = {
+        "policy": policy,
+        **_some(routing, "binding", "order", "window", "mode", "prefillConcurrency", "minCacheHitRatio"),
+    }
     params = _object(routing, "params", "spec.routing", optional=True)
     form["params"] = {**AMPD_SLACK, **_some(routing, "alpha", "beta")} if policy == "ampd" else dict(params)
     if routing.get("ageingCap", DEFAULT_CAP) != DEFAULT_CAP:

@@ -211,6 +211,7 @@ def rules_of(
     rules["chunk_fraction"] = share_of_slices(policy, options)
     rules["slice_turn"] = options.slice_turn_s
     rules["shared_work"] = options.shared_work
+    rules["least_hit"] = options.min_cache_hit_ratio
     rules["window_s"] = options.window_s
     rules["strictest_itl"] = min(c.itl_s for c in slo)
     rules["counted_from"] = options.warm_up * sample.window

@@ -164,6 +164,7 @@ def bind_session(state: SimulationState, row: int) -> int:
     r = state.rows[row]
     session = state.sessions[r.session]
     need = session.reserve if rules.oracle == 1 else r.history + r.increment + 1
+    hit = session.prefix if session.prefix >= rules.least_hit * (r.history + r.increment) else 0.0
     count = 0
     for i in range(rules.workers):
         w = state.workers[i]
@@ -172,7 +173,7 @@ def bind_session(state: SimulationState, row: int) -> int:
         state.places[count] = i
         state.kv_capacity[count] = w.kv_capacity
         state.bound[count] = w.sessions
-        state.prefix_hit[count] = session.prefix if state.per_class[i, session.slo_class].cached == 1 else 0.0
+        state.prefix_hit[count] = hit if state.per_class[i, session.slo_class].cached == 1 else 0.0
         state.load[count] = w.batch + length_of(state, WAITING, i) + length_of(state, QUEUE, i)
         free = free_tokens(state, i)
         state.kv_free[count] = free if free >= need else NO_ROOM

@@ -107,6 +107,7 @@ class Options:
       the history, except for what the worker's prefix cache still has, is read while the prefill before it is computed,
       or when the prefill's own turn has come.
     * ``prefix_cache``: engines keep what they computed for later prompts with the same beginning.
+    * ``min_cache_hit_ratio``: a binding counts the part of a prompt that a worker has cached from this share on.
     * ``admission``: ``oracle`` knows each session's final length, reserves its KV from the first round on, and never
       preempts; ``reserve`` allocates as sequences grow, evicts idle sessions and preempts running ones when full.
     * ``retention``: which idle sessions are evicted first with ``reserve``, and which are not: see
@@ -138,6 +139,7 @@ class Options:
     history: History = "read"
     handover: Handover = "push"
     prefix_cache: bool = True
+    min_cache_hit_ratio: float = 0.0
     admission: Admission = "reserve"
     retention: Retention = "lru"
     evicts: Evicts = "sessions"
@@ -159,6 +161,7 @@ class Options:
             ("slice_turn_s", 0.0, 60.0),
             ("window_s", 1e-3, 3600.0),
             ("shared_work", 0.0, 1.0),
+            ("min_cache_hit_ratio", 0.0, 1.0),
             ("prefill_noise_sigma", 0.0, 3.0),
             ("chunk_noise_sigma", 0.0, 3.0),
             ("retransmit_probability", 0.0, 0.9),

@@ -27,14 +27,15 @@ def _record(**groups: str) -> np.dtype[np.void]:
 
 
 RULES = _record(
-    f8="chunk_fraction slice_turn shared_work window_s strictest_itl counted_from counted_until",
+    f8="chunk_fraction slice_turn shared_work least_hit window_s strictest_itl counted_from counted_until",
     # options as numbers, then lengths and addresses
     i8="rearranges window cap slices chunk_limit chunk_floor prefill_tokens decode_tokens links reads unreadable "
     "caches pull oracle ttl by_value on_eviction reads_windows reads_order reads_gaps delays itl_statistic ring peaks "
     "slots workers helpers classes sessions events ticks params prefill_figures step_figures tiers evicts_tokens "
     "keeps_ended decide choose place",
 )
-"""One record: the run's settings. Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
+"""One record: the run's settings. ``least_hit``: the share of a prompt from which on a binding counts what is cached.
+Utilisation counts from ``counted_from`` to ``counted_until``; ``slots`` is the
 length of the ring of finishing steps, a power of 2; ``ttl``: 1 where idle sessions' KV has a time to live,
 ``by_value``: 1 where the KV that is worth least is evicted first; ``on_eviction``: 1 where tiers get KV when the GPUs
 lose it;

@@ -18,7 +18,8 @@ def place(world: World, row: Round) -> Engine | None:
     need = session.reserve if world.oracle else row.history + row.increment + 1
     engines = [e for e in world.engines if not e.prefills]
     free = [world.free(e) for e in engines]
-    hits = [session.prefix if session.kind in e.cached else 0.0 for e in engines]
+    counts = session.prefix >= world.options.min_cache_hit_ratio * (row.history + row.increment)
+    hits = [session.prefix if counts and session.kind in e.cached else 0.0 for e in engines]
     inputs = BindingInputs(
         need,
         kv_free=[x if x >= need else -1e300 for x in free],

@@ -98,6 +98,8 @@ class RoutingConfig(Section):
     """Share of the ITL SLO that an engine step with a slice may take."""
     binding: BindingName = "kv-headroom"
     """The decode worker of a new session; absent, the policy's own."""
+    min_cache_hit_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Bindings that read prefix caches count a hit from this share of the prompt on."""
     order: OrderName = "moore-hodgson"
     """Which queued prefill runs next; absent, the policy's own."""
     places: int | None = Field(default=None, ge=1)

@@ -35,12 +35,22 @@ class PrefixAwarePlacement:
     """The binding policies of one coordinator, with an index of the prompts that each worker was sent."""
 
     def __init__(
-        self, bindings: Mapping[str, str], *, ttl_s: float, worth: PrefixWorth, clock: Callable[[], float] = monotonic
+        self,
+        bindings: Mapping[str, str],
+        *,
+        ttl_s: float,
+        worth: PrefixWorth,
+        min_hit_ratio: float = 0.0,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Place by the policy that ``bindings`` names for each class, the default class included."""
+        """Place by the policy that ``bindings`` names for each class, the default class included.
+
+        Hits of less than ``min_hit_ratio`` of the prompt do not count.
+        """
         self._bindings = BindingPolicies(bindings, clock=clock)
         self._prefixes = PrefixCacheIndex(ttl_s=ttl_s, clock=clock)
         self._worth = worth
+        self._min_hit_ratio = min_hit_ratio
         self._instance_ids: dict[str, str] = {}
 
     @property
@@ -48,9 +58,10 @@ class PrefixAwarePlacement:
         """Return whether any policy reads prefix cache hits; otherwise prompts need not be recorded."""
         return self._bindings.reads_prefix_hits
 
-    def reload(self, bindings: Mapping[str, str]) -> None:
+    def reload(self, bindings: Mapping[str, str], *, min_hit_ratio: float) -> None:
         """Replace the binding policies."""
         self._bindings.reload(bindings)
+        self._min_hit_ratio = min_hit_ratio
 
     def choose(
         self,
@@ -80,6 +91,8 @@ class PrefixAwarePlacement:
                 if record.kv_prefixes is not None:
                     hit = announced_hit(record, digests, tokens, recent=recent.get(worker, 0))
                     hits[worker], in_memory[worker] = self._worth.tokens(record, hit), hit.in_memory
+        least = self._min_hit_ratio * tokens[-1] if tokens else 0.0
+        hits = {worker: hit for worker, hit in hits.items() if hit >= least}
         for worker in hot_workers(records):
             hits.pop(worker, None)  # another worker computes the prefix, and then both have it
             in_memory.pop(worker, None)

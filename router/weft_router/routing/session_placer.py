@@ -36,7 +36,10 @@ class SessionPlacer:
         self._bindings = bindings
         worth = PrefixWorth(profile_of, config.engine.tier_speeds())
         self._placement = PrefixAwarePlacement(
-            bindings_of(config), ttl_s=config.routing.session_ttl_seconds, worth=worth
+            bindings_of(config),
+            ttl_s=config.routing.session_ttl_seconds,
+            worth=worth,
+            min_hit_ratio=config.routing.min_cache_hit_ratio,
         )
         self._canary = Canary(config.routing.canary)
         self._records: Sequence[WorkerRecord] = ()
@@ -44,7 +47,7 @@ class SessionPlacer:
 
     def reload(self, config: RouterConfig) -> None:
         """Apply another configuration."""
-        self._placement.reload(bindings_of(config))
+        self._placement.reload(bindings_of(config), min_hit_ratio=config.routing.min_cache_hit_ratio)
         self._canary = Canary(config.routing.canary)
 
     def update_workers(self) -> None:
