@@ -48,3 +48,17 @@ async def test_an_answer_of_one_token_is_its_own_first_token(stack: Stack) -> No
     assert (await stack.chat(PROMPT, stream=False)).status == 200
     page = await ended(stack)
     assert page['weft_router_slo_rounds_total{objective="ttft",outcome="bad",class="default"}'] == 1
+
+
+@pytest.mark.parametrize(("itl", "reason"), [(GAP_S / 2, "least-cost"), (20 * GAP_S, "itl-slack")])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_ampd_sees_the_gaps_of_answers_in_one_piece(stack: Stack, stream: bool, itl: float, reason: str) -> None:
+    """The first round leaves no slack in the prefill worker's TTFT, so the next one is decided by the windowed ITL."""
+    stack.config = router_json(routing={"policy": "ampd"}, slo={"itl": itl, "ttft": 1e-4})
+    await stack.up()
+    stack.engines["d0"].script.length, stack.engines["d0"].script.gap_s = TOKENS, GAP_S
+    first = await stack.chat(PROMPT, session="a", stream=stream)
+    assert first.headers["X-Weft-Reason"] == "ttft-slack"
+    await ended(stack)
+    second = await stack.chat([{"role": "user", "content": "other " * 20}], session="b", stream=stream)
+    assert second.headers["X-Weft-Reason"] == reason
