@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.profile.engines import TELLS_CACHED, Pair
+from bench.profile.engines import Pair
 
 from weft_core.plan import Role
 from weft_e2e.engines.command import HOST, command, tiny_service
@@ -50,7 +50,7 @@ def trio(env: GpuEnv, folder: Path, *, context: int) -> Iterator[Pair]:
     document = tiny_service()
     spec = document["spec"]
     spec["model"] |= {"dtype": "bfloat16", "maxModelLen": context}
-    spec["engine"] |= {"args": ["--seed=0", TELLS_CACHED], "env": [], "memoryFraction": _SHARE}
+    spec["engine"] |= {"args": ["--seed=0"], "env": [], "memoryFraction": _SHARE}
     parsed = DisaggInferenceService.model_validate(document).spec
     ports = free_ports(6)
     engines = []

@@ -13,9 +13,6 @@ from weft_e2e.engines.process import EngineProcess, running
 from weft_e2e.local.ports import free_ports
 from weft_operator.api.service import DisaggInferenceService
 
-TELLS_CACHED = "--enable-prompt-tokens-details"
-"""Each timing after a history is then checked against what the engine had cached."""
-
 
 class NoEnginesError(Exception):
     """Report that there is nothing to run engines from, and what to do."""
@@ -47,7 +44,6 @@ def pair(folder: Path, *, plain: bool = False) -> Iterator[Pair]:
     """Run the engines of the tiny service, and end them whatever happens."""
     env = made()
     document = tiny_service()
-    document["spec"]["engine"]["args"].append(TELLS_CACHED)
     ports = free_ports(6)
     engines = [
         _engine(env, document, folder, name, ports[2 * number : 2 * number + 2], core=core)

@@ -268,9 +268,12 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
         engine, side, router = ports[3 * k : 3 * k + 3]
         stack.engine_ports[worker.name], stack.side_ports[worker.name] = engine, side
         if config.kv_events:
-            stack.events_ports[worker.name] = _events_port()
-        events = stack.events_ports.get(worker.name, 0)
-        stack._start(f"{worker.name}/engine", engine_command(config, worker, engine, side, events), env={})
+            stack.events_ports[worker.name] = worker.events_port or _events_port()
+        if worker.engine_port:
+            engine = stack.engine_ports[worker.name] = worker.engine_port
+        else:
+            events = stack.events_ports.get(worker.name, 0)
+            stack._start(f"{worker.name}/engine", engine_command(config, worker, engine, side, events), env={})
         if config.front == "sidecars":
             stack.router_ports[worker.name] = router
             argv = sidecar_command(config, worker, router, engine)
@@ -285,7 +288,8 @@ def _launch(stack: Stack, coordinator_port: int, ports: Sequence[int]) -> None:
             argv += ["--workers", "workers.json", "--drain-seconds", str(config.drain_s)]
         stack._start("coordinator", argv, env=_router_env(stack))
     for worker in config.workers:
-        stack.wait(f"{worker.name}/engine")
+        if not worker.engine_port:
+            stack.wait(f"{worker.name}/engine")
         if config.front == "sidecars":
             stack.wait(f"{worker.name}/router")
     if config.front != "none":

@@ -30,6 +30,10 @@ class StackWorker:
     role: Role
     degree: int
     pool: str = "loopback"
+    engine_port: int = 0
+    """Where its engine runs already; 0: the stack starts a mock engine."""
+    events_port: int = 0
+    """Where such an engine sends its KV events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,10 @@ class StackConfig:
     drain_s: float = 30.0
     """Longest time for a worker to drain."""
     front: Front = "sidecars"
+    engine_type: str = "mock"
+    """What routers take the engines for."""
     protocol: Protocol = "vllm"
-    """What the engines speak."""
+    """What the mock engines speak."""
     movable: bool = False
     """Whether the workers' roles may change: they are in files then, and every engine does both."""
     corrects: bool = True
@@ -89,7 +95,7 @@ def router_config(config: StackConfig) -> dict[str, object]:
         "namespace": NAMESPACE,
         "model": {"name": config.profile.model, "maxModelLen": config.max_model_len},
         "engine": {
-            "type": "mock",
+            "type": config.engine_type,
             "bidirectional": config.bidirectional and config.paired,
             "leaseSeconds": config.kv_lease_s,
             "handleTtlSeconds": config.handle_ttl_s,

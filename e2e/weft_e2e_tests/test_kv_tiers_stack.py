@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from weft_core.kv_tiers import tier_from_text
+from weft_e2e.metrics import parse
 from weft_e2e.stack import HOST, TOKEN, Stack, StackConfig, StackWorker, running
 from weft_e2e.waiting import until
 from weft_mock.model import answer
@@ -70,6 +71,15 @@ class Session:
         return 0 if kv is None else kv["cpu"]
 
 
+def predictions(stack: Stack) -> dict[str, float]:
+    samples = parse(stack.metrics_pages()["d-0"]).samples
+    return {
+        dict(labels)["outcome"]: count
+        for (name, labels), count in samples.items()
+        if name == "weft_router_kv_predictions_total"
+    }
+
+
 def last_of(stack: Stack, worker: str) -> Any:
     """Return the engine's record of the request that it served last."""
     recent: Any = stack.ledger(worker)["recent"]
@@ -106,6 +116,8 @@ def test_each_session_has_exact_counts_of_its_tokens_by_tier(alone: Stack) -> No
     session.ask("again?")
     record = last_of(alone, "d-0")
     assert (record["cached"], record["loaded"]) == (kv["gpu"], kv["cpu"])
+    wait(lambda: predictions(alone).get("within-block", 0) > 1, "what was expected to be held against that")
+    assert predictions(alone).keys() == {"within-block"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import logging
 from array import array
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -35,6 +35,15 @@ HANDLE = {
 }  # fmt: skip
 
 
+class Blocks:
+    """What events say of an engine with blocks of 16 tokens."""
+
+    block_tokens = 16
+
+    def served(self, _: object) -> None:
+        """Take no prompt in."""
+
+
 class Book:
     """The books of one decode worker with one session, ``s``."""
 
@@ -50,7 +59,7 @@ class Book:
             self.settings, sessions=self.sessions, itl=SlidingWindow(10), metrics=self.metrics,
             meter=meter_of(config, self.metrics), ratio=self.ratio, answers=AnswerTokens(),
             observed=lambda _, __: None, learned=lambda _, __: None, unusable=self.unusable.append,
-            count_intake=self.intake.append,
+            count_intake=self.intake.append, kv_cache=cast(Any, Blocks()),
         )  # fmt: skip
 
     def round(self, path: str, **fields: Any) -> Round:
@@ -87,6 +96,31 @@ def test_what_comes_into_the_engines_cache_is_counted(book: Book) -> None:
     rnd.prefix_match = PrefixMatch(PrefillTask(9_000, 1_000), later=True, continues=True)
     book.finish(rnd, reply())
     assert book.intake == [10_002, 1_002]
+
+
+@pytest.mark.parametrize(
+    ("expected", "cached", "outcome"),
+    [(64, 64, "within-block"), (64, 80, "within-block"), (64, 48, "within-block"), (64, 96, "low"), (64, 0, "high")],
+)
+def test_a_prediction_of_cached_tokens_is_held_against_the_engine(
+    book: Book, expected: int, cached: int, outcome: str
+) -> None:
+    rnd, answer = book.round(CHAT, messages=[HELLO]), reply()
+    rnd.expected_cached, answer.cached_tokens = expected, cached
+    book.finish(rnd, answer)
+    assert book.metrics.kv_predictions.labels(outcome).value == 1
+    assert (rnd.facts["expected_cached_tokens"], rnd.facts["cached_tokens"]) == (expected, cached)
+
+
+@pytest.mark.parametrize("change", [{"expected_cached": None}, {"cached_here": True}], ids=["unknown", "put there"])
+def test_what_events_did_not_say_is_no_prediction(book: Book, change: dict[str, Any]) -> None:
+    rnd, answer = book.round(CHAT, messages=[HELLO]), reply()
+    rnd.expected_cached, answer.cached_tokens = 64, 64
+    for name, value in change.items():
+        setattr(rnd, name, value)
+    book.finish(rnd, answer)
+    assert "expected_cached_tokens" not in rnd.facts
+    assert book.metrics.kv_predictions.labels("within-block").value == 0
 
 
 def saved(book: Book) -> dict[str, float]:

@@ -233,7 +233,7 @@ async def test_of_each_session_it_is_known_how_much_is_kept() -> None:
     assert worker.cache.kept_tokens(session) is None, "nothing is gone"
     assert worker.cache.kept_tokens("another") is None
     worker.batch({"type": "BlockRemoved", "block_hashes": hashes[:19:-1], "medium": "GPU"})
-    assert worker.cache.kept_tokens(session) == 2 * STRIDE * SIZE, "20 of 25 blocks, to a multiple of 8"
+    assert worker.cache.kept_tokens(session) == 20 * SIZE, "20 of 25 blocks"
     worker.batch({"type": "BlockRemoved", "block_hashes": hashes[19::-1], "medium": "GPU"})
     assert worker.cache.kept_tokens(session) == 0
     short = prompt(ids[:8], "short")
@@ -315,7 +315,7 @@ async def test_a_session_is_counted_on_its_rank() -> None:
     worker.links("a")
     found = [await worker.cache.places("session of a", tokens=40, pinned=False, rank=rank) for rank in (0, 1, None)]
     assert [one and one["gpu"] for one in found] == [16, 40, 40]
-    assert [worker.cache.kept_tokens("session of a", rank) for rank in (0, 1, None)] == [0, None, None]
+    assert [worker.cache.kept_tokens("session of a", rank) for rank in (0, 1, None)] == [16, None, None]
 
 
 def test_sessions_are_bounded() -> None:
@@ -330,7 +330,7 @@ def test_of_older_sessions_fewer_blocks_are_remembered() -> None:
     for name in "abc":
         sessions.record(name, range(1, 101))
     assert [len(sessions.keys(name) or ()) for name in "abc"] == [0, 100, 100]
-    assert [sessions.kept(name, lambda key: key <= 50) for name in "abc"] == [48, 48, 48]
+    assert [sessions.kept(name, lambda key: key <= 50) for name in "abc"] == [48, 50, 50]
     sessions.record("a", range(1, 21))
     assert [len(sessions.keys(name) or ()) for name in "abc"] == [20, 100, 100]
     sessions.record("d", range(1, 20))
@@ -351,17 +351,21 @@ async def test_served_prompts_are_taken_in_beside_events() -> None:
     assert worker.links("a") == 1
 
 
+def of_no_session(_: str) -> None:
+    return None
+
+
 def test_links_are_bounded_and_go_from_the_ends_of_old_prompts() -> None:
     links = PromptLinks(limit=3)
     keys = block_keys(START, id_bytes(IDS), SIZE)
-    links.record(prompt(IDS, "s", "a", "b"), keys, SIZE)
-    links.record(prompt(IDS, "s", "c"), keys, SIZE)
+    links.record(prompt(IDS, "s", "a", "b"), keys, SIZE, of_no_session)
+    links.record(prompt(IDS, "s", "c"), keys, SIZE, of_no_session)
     known = set(links.cached(lambda _: True))
     assert known == {link_digest("t", link) for link in "sac"}
-    links.record(prompt(IDS, *map(str, range(100))), keys, SIZE)
+    links.record(prompt(IDS, *map(str, range(100))), keys, SIZE, of_no_session)
     assert len(links) == 3
     long = PromptLinks()
-    long.record(prompt(IDS, *map(str, range(100))), keys, SIZE)
+    long.record(prompt(IDS, *map(str, range(100))), keys, SIZE, of_no_session)
     assert len(long) == MAX_OF_PROMPT
 
 
@@ -369,7 +373,7 @@ def test_a_message_ends_a_little_before_its_share_of_the_tokens() -> None:
     keys = block_keys(START, id_bytes(IDS), SIZE)
     asked: list[int] = []
     links = PromptLinks()
-    links.record(prompt(IDS, "s", "q"), keys, SIZE)
+    links.record(prompt(IDS, "s", "q"), keys, SIZE, of_no_session)
 
     def kept(key: int) -> bool:
         asked.append(key)
@@ -377,3 +381,74 @@ def test_a_message_ends_a_little_before_its_share_of_the_tokens() -> None:
 
     links.cached(kept)
     assert asked == [keys[9], keys[3]], "19 of 20 tokens: 4 blocks; 40 of 40: 10"
+
+
+def others(first: int, *links: str, session: str) -> ServedPrompt:
+    """Return a prompt of 100 tokens of which the first so many are those of every prompt alike."""
+    ids = [*range(first), *([1000 + sum(session.encode())] * (100 - first))]
+    return prompt(ids, *links)._replace(session=session)
+
+
+def end_of_system(links: PromptLinks) -> int:
+    """Return how many blocks are before the end of the system prompt."""
+    return links.cached_blocks("t", ["system", "?"], of_no_session, kept=len, whole=lambda _: True)
+
+
+def test_a_message_ends_where_the_ids_of_two_sessions_part() -> None:
+    links, sessions = PromptLinks(), SessionBlocks()
+
+    def record(served: ServedPrompt) -> None:
+        keys = block_keys(START, id_bytes(served.ids), SIZE)
+        links.record(served, keys, SIZE, sessions.keys)
+        sessions.record(served.session, keys)
+
+    record(others(70, "system", "a", session="a"))
+    assert end_of_system(links) == 11, "by its share of the characters, a half, less 5 %: 47 tokens"
+    record(others(70, "system", "a", "more", session="a"))
+    assert end_of_system(links) == 7, "a third of the tokens; its own session says nothing"
+    record(others(70, "system", "b", session="b"))
+    assert end_of_system(links) == 17, "70 tokens"
+    record(others(80, "system", "c", session="c"))
+    assert end_of_system(links) == 17
+    record(others(72, "system", "c", "d", session="d"))
+    assert end_of_system(links) == 17, "what two questions share is not of the system prompt"
+    record(others(60, "system", "e", session="e"))
+    assert end_of_system(links) == 15, "its last ids were those of a question"
+    record(others(20, "system", session="f")._replace(tokens=[100]))
+    assert end_of_system(links) == 25, "other ids under the same digest, as of a new chat template"
+
+
+async def test_what_the_engine_will_find_cached_is_known_to_a_block() -> None:
+    worker = Worker()
+    ids = list(range(100))
+    hashes = worker.store(ids)
+    await worker.serve(prompt(ids, "system", "question"))
+
+    def expected(*chain: str, session: str = "session of system", continues: bool = False) -> int | None:
+        return worker.cache.expected_tokens(session, "t", chain, continues=continues)
+
+    assert expected("system") is None, "events are not trusted yet"
+    assert worker.links("system", "question") == 2
+    assert expected(continues=True) == 100
+    assert expected("system", "other", session="new") == 44, "a half of the tokens, less 5 %"
+    assert expected("other", session="new") == 0
+    worker.batch({"type": "BlockRemoved", "block_hashes": hashes[:12:-1], "medium": "GPU"})
+    assert expected(continues=True) == 52
+    assert expected("system", "question", session="new") == 52, "the question is not whole any more"
+    worker.batch({"type": "BlockRemoved", "block_hashes": hashes[12::-1], "medium": "GPU"})
+    assert expected(continues=True) == 0
+    assert expected("system", session="new") == 0
+
+
+async def test_of_ranks_with_different_caches_a_new_session_counts_on_the_least() -> None:
+    worker = Worker(ranks=2)
+    worker.store(IDS[:16], rank=0)
+    worker.store(IDS, rank=1)
+    await worker.serve(prompt(IDS, "a"))
+    worker.links("a")
+
+    def expected(rank: int | None, session: str, *chain: str) -> int | None:
+        return worker.cache.expected_tokens(session, "t", chain, continues=not chain, rank=rank)
+
+    assert [expected(rank, "session of a") for rank in (0, 1, None)] == [16, 40, 40]
+    assert [expected(rank, "new", "a") for rank in (0, 1, None)] == [16, 40, 16]

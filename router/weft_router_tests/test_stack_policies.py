@@ -151,6 +151,8 @@ def test_a_sessions_pace_is_that_of_all_its_rounds() -> None:
 class Dropped:
     """What a worker knows of its engine's cache: of every session it keeps 8 tokens."""
 
+    trusted = False
+
     def below(self, _session: str, _rank: int | None) -> dict[str, int]:
         return {}
 

@@ -32,15 +32,13 @@ _STOP_S = 5
 _PROFILER = "profile"
 _OPEN_HOST = {"vllm": "--host=$(POD_IP)", "mock": f"--listen=[::]:{ENGINE_PORT}"}
 """Sidecars reach an engine on loopback; this one is reached from another pod. Of two flags the last one counts."""
-_COUNTED = {"vllm": ("--enable-prompt-tokens-details",)}
-"""The engine says how much of a prompt it had cached, so that a timing is known to be of what it should be."""
 
 
 def profile_job(
     rendering: Rendering, mounts: Mounts, target: MeasurementTarget, measure: MeasureProfile, *, name: str, reader: str
 ) -> Manifest:
     """Return the Job that times the engine of a target; ``reader`` is where another one reads its KV, "" for none."""
-    pod = _engine_pod(rendering, mounts, target, "prefill", more=_COUNTED.get(rendering.spec.engine.type, ()))
+    pod = _engine_pod(rendering, mounts, target, "prefill")
     start_s = _start_s(rendering, target)
     budget_s = parse_duration(measure.budget)
     words = [http_url(LOOPBACK, ENGINE_PORT), f"--degree={target.degree}", f"--gpu={target.gpu}"]
@@ -77,7 +75,7 @@ def reader_job(
 
 
 def _engine_pod(
-    rendering: Rendering, mounts: Mounts, target: MeasurementTarget, role: Role, *, more: tuple[str, ...]
+    rendering: Rendering, mounts: Mounts, target: MeasurementTarget, role: Role, *, more: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Return a worker's pod without its router, and its engine without what needs the router."""
     group = PlannedGroup(role=role, degree=target.degree, replicas=1, pool=target.pool)

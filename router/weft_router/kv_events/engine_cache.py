@@ -103,6 +103,26 @@ class EngineCache:
         blocks = self._sessions.kept(session, lambda key: any(index.reach(key).kept for index in indexes))
         return None if blocks is None else blocks * self.block_tokens
 
+    def expected_tokens(
+        self, session: str, scope: str, chain: Sequence[str], *, continues: bool, rank: int | None = None
+    ) -> int | None:
+        """Return how many tokens of a prompt the engine will find cached, in any tier; None while events do not count.
+
+        A prompt that ``continues`` its session's last round has the blocks of that. Of others the links of ``chain``
+        say it, or 0 where none is known. ``rank`` is the session's; if none is known, new sessions may go to any.
+        """
+        if not self.trusted:
+            return None
+        indexes = [one.index for one in (self.ranks if rank is None else self.ranks[rank : rank + 1])]
+        if continues and (keys := self._sessions.keys(session)):
+            return max(index.prefix(keys).kept for index in indexes) * self.block_tokens
+        blocks = self._links.cached_blocks(
+            scope, chain, self._sessions.keys,
+            kept=lambda keys: min(index.prefix(keys).kept for index in indexes),
+            whole=lambda key: all(index.reach(key).kept for index in indexes),
+        )  # fmt: skip
+        return blocks * self.block_tokens
+
     def below(self, session: str, rank: int | None = None) -> dict[str, int]:
         """Return how many tokens of a session's last round have to be loaded from each tier, to a multiple of 8 blocks.
 
@@ -220,7 +240,7 @@ class EngineCache:
             keys += block_keys(before, raw[at : at + SLICE * width], size, extras)
             extras = extras[-1:]
             await asyncio.sleep(0)
-        self._links.record(prompt, keys, size)
+        self._links.record(prompt, keys, size, self._sessions.keys)
         self._sessions.record(prompt.session, keys)
         blocks = prompt.prompt_tokens // size
         if 0 < blocks <= len(keys):

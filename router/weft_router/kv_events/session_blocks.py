@@ -53,14 +53,16 @@ class SessionBlocks:
         return self._some.get(session, ()) if found is None else found[STRIDE - 1 :: STRIDE]
 
     def kept(self, session: str, whole: Callable[[int], bool]) -> int | None:
-        """Return how many blocks are kept, to a multiple of STRIDE; ``whole``: whether a block and all before it are.
+        """Return how many blocks are kept; ``whole``: whether a block and all before it are.
 
-        None where nothing is known to be gone: all are kept, or the session is not remembered. The last few blocks do
-        not count: their events may still be under way.
+        Of older sessions it is a multiple of STRIDE. None where nothing is known to be gone: all are kept, or the
+        session is not remembered. The last few blocks do not count: their events may still be under way.
         """
         keys = self.some_keys(session)
         if not keys or whole(keys[-1]):
             return None
+        found = self._all.get(session)
+        keys, step = (keys, STRIDE) if found is None else (found, 1)
         low, high = 0, len(keys) - 1
         while low < high:
             middle = (low + high) // 2
@@ -68,4 +70,4 @@ class SessionBlocks:
                 low = middle + 1
             else:
                 high = middle
-        return low * STRIDE
+        return low * step

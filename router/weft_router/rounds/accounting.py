@@ -86,6 +86,7 @@ class Accounting:
         self._count_intake = count_intake
         self._kv_cache = kv_cache
         self._savings = TierSavings(settings, metrics)
+        self._predictions = metrics.kv_predictions
         self.streams_export: bool | None = None
         """Whether the engine's streams carry handles. Stock vLLM's do not, so KV kept for them could not be read."""
 
@@ -203,6 +204,13 @@ class Accounting:
         self._handles.labels("stored" if handle is not None else "malformed").inc()
         return handle
 
+    def _prediction(self, expected: int, cached: int) -> str:
+        """Return what to count a prediction of cached tokens as."""
+        block = self._kv_cache.block_tokens if self._kv_cache is not None else 0
+        if abs(expected - cached) <= block:
+            return "within-block"
+        return "low" if expected < cached else "high"
+
     def _count(
         self, rnd: Round, prefilled: PrefilledKv | None, reply: Reply, prompt_tokens: int, completion: int,
         clock: TokenClock | None,
@@ -229,6 +237,9 @@ class Accounting:
         facts["cached_tokens"] = cached
         if prefilled is None:
             self._savings.count(prefix_match, cached)
+            if rnd.expected_cached is not None and not rnd.cached_here:
+                facts["expected_cached_tokens"] = rnd.expected_cached
+                self._predictions.labels(self._prediction(rnd.expected_cached, cached)).inc()
         read = _read(rnd, prefilled, cached)
         kept = min(cached, history)
         was_read = min(read, kept)

@@ -213,6 +213,7 @@ class DecodeExecutor:
                 raise UnavailableError("the engine of this decode worker is not healthy", retryable=True)
             if warm is not None:
                 await warm(slot)
+                rnd.expected_cached = None  # what it put into the cache is found there
         except BaseException:
             slot.release()
             raise

@@ -10,6 +10,7 @@ from weft_router.openai.identity import scope_of
 from weft_router.openai.inference import Inference
 from weft_router.openai.prompt_history import PromptHistory, history_of
 from weft_router.openai.tokens import CharsPerToken
+from weft_router.rounds.expected_cache import expected_cached
 from weft_router.routing.prefill_workers import PrefillWorkers
 from weft_router.routing.route_selector import RouteSelector
 from weft_router.sessions.engine_kv import as_cached
@@ -85,6 +86,9 @@ class RoundBuilder:
             waited_s=monotonic() - request.started, class_=request.class_, spans=request.spans, deaths=request.deaths,
             adapter=inference.version,
         )  # fmt: skip
+        expected = expected_cached(
+            self._worker, request, prompt_history, continues=prefix_match.continues, ratio=self._ratio
+        )
         return Round(
             id=request.id,
             session=request.session,
@@ -99,6 +103,7 @@ class RoundBuilder:
             trace=request.trace,
             spans=request.spans,
             latency=latency,
+            expected_cached=expected,
             scheduling=scheduling,
             deaths=request.deaths,
         )

@@ -38,6 +38,8 @@ class Round:
     """Whether it deviated from its decision, so that its TTFT must not be compared with the prediction."""
     cached_here: bool = False
     """Whether its prompt was put into the prefix cache of its decode engine."""
+    expected_cached: int | None = None
+    """Tokens of its prompt that the decode engine will find cached, by KV events; None where they do not say."""
     delayed_s: float = 0.0
     latency: SessionLatency = field(default_factory=SessionLatency)
     route: str = "local"

@@ -121,6 +121,11 @@ class Metrics:
         self.kv_events_trusted = Gauge(
             "weft_router_kv_events_trusted", "1 while the engine's KV events agree with the rounds that it serves"
         )
+        self.kv_predictions = Counter(
+            "weft_router_kv_predictions",
+            "Prompts prefilled by their decode worker, by the cached tokens that events said and the engine found",
+            ["outcome"],
+        )
         self.prefix_sources = Gauge(
             "weft_router_prefix_sources",
             "Ready decode workers by what is known of their prefix caches: their events, or an estimate",
@@ -421,6 +426,8 @@ before its predicted first token gives each token an equal share of the time.
   that it serves (`kv_events_disagree` in the log), and before the first agreed. Coordinators then estimate its prefix
   cache; `weft_router_prefix_sources` by `source` (`events`, `estimate`) counts the decode workers of both kinds, where
   a binding reads prefix caches.
+* `weft_router_kv_predictions_total` by `outcome`: the engine found as many tokens of a prompt cached as its KV events
+  said when the round arrived, give or take a block (`within-block`), or more (`low`), or fewer (`high`).
 * `weft_router_handle_releases_total` by `outcome`: `released`, `failed`, `dropped` (too many at once), `nobody` (there
   was no worker to read it).
 * `weft_router_kv_proofs_total` by `outcome`: `proven`, `data-port` (nobody answered where the data goes), `transfer`
