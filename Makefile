@@ -345,7 +345,7 @@ lint-alerts: $(STAMP) ## Check and test the chart's alert rules and the dashboar
 .PHONY: generate
 generate: $(STAMP) ## Regenerate CRDs, reference pages and the chart's copies from the code
 	@$(PY) -m weft_operator.commands.generate
-	@$(PY) -m weft_router.telemetry.metrics > docs/reference/metrics.md
+	@$(PY) -m weft_router.telemetry.metrics_reference > docs/reference/metrics.md
 	@$(PY) -m weft_router.config.reference > docs/reference/router.md
 	@$(PY) -m weft_cli.reference > docs/reference/cli.md
 
