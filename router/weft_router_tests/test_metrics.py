@@ -57,7 +57,7 @@ def busy() -> Metrics:
 
 
 def test_the_reference_page_is_up_to_date() -> None:
-    assert PAGE.read_text() == reference(), "run: python -m weft_router.telemetry.metrics_reference > docs/reference/metrics.md"
+    assert PAGE.read_text() == reference(), "run: make generate"
 
 
 def test_every_metric_is_served_under_the_routers_prefix_and_documented() -> None:
