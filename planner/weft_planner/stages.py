@@ -5,7 +5,7 @@ from collections.abc import Callable
 Progress = Callable[[str, int, int], None]
 """Gets what is being done, how many of its steps are done, and how many there are."""
 IN_FULL = "simulating the best layouts"
-COMPILING = "compiling the simulator, once per installation (about 25 s)"
+COMPILING = "compiling the simulator, once per installation (less than a minute)"
 """Reported when there is no machine code of this version yet; later simulations begin at once."""
 
 
