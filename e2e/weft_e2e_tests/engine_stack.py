@@ -19,6 +19,7 @@ from weft_core.plan import Role
 from weft_e2e.engines.command import HOST, TINY, command, tiny_service
 from weft_e2e.engines.counters import reads
 from weft_e2e.engines.environment import environment
+from weft_e2e.engines.file_tier import with_files
 from weft_e2e.engines.process import EngineProcess, running
 from weft_e2e.local.ports import free_ports
 from weft_e2e.metrics import Growth, growth
@@ -227,7 +228,7 @@ def plain_engine(
 
 def _engine(
     folder: Path, name: str, port: int, side_port: int, *, core: int, paired: bool = True, args: Sequence[str] = (),
-    degree: Degree = 1, variables: Mapping[str, str] = NO_VARIABLES,
+    degree: Degree = 1, variables: Mapping[str, str] = NO_VARIABLES, file_tier: bool = False,
 ) -> EngineProcess:  # fmt: skip
     env = environment()
     assert env.there, "run `make engine-env`"
@@ -238,6 +239,8 @@ def _engine(
     home.mkdir()
     role: Role = "prefill" if name == "prefill" else "decode"
     found = command(spec, env, role, port=port, side_port=side_port, core=core, home=home, paired=paired, degree=degree)
+    if file_tier:
+        found = with_files(found, home / "kv")
     found.env.update(variables)
     if paired:
         found.env["WEFT_ENGINE_PROOF_FILE"] = str(folder / "proof")
@@ -247,16 +250,17 @@ def _engine(
 @contextmanager
 def engine_stack(
     folder: Path, plain: EngineProcess | None = None, *, args: Sequence[str] = (), degree: Degree = 1,
-    env: Mapping[str, str] = NO_VARIABLES,
+    env: Mapping[str, str] = NO_VARIABLES, file_tier: bool = False,
 ) -> Iterator[EngineStack]:  # fmt: skip
     """Run all of it, beside a plain engine that runs already or one of its own; ``args`` and ``env`` are its engines'.
 
     ``degree`` is that of the prefill and of the decode engine; the router in front of the two knows nothing of it.
+    With a ``file_tier`` each of the two writes KV to files of its own, too.
     """
     if plain is None:
         with (
             plain_engine(folder, args=args, env=env) as own,
-            engine_stack(folder, own, args=args, degree=degree, env=env) as stack,
+            engine_stack(folder, own, args=args, degree=degree, env=env, file_tier=file_tier) as stack,
         ):
             yield stack
         return
@@ -264,10 +268,14 @@ def engine_stack(
     proof = folder / "proof"
     proof.write_text(secrets.token_urlsafe(24))
     known = {"WEFT_ENGINE_PROOF_FILE": str(proof)}
-    engines = (
-        _engine(folder, "prefill", ports[0], side_ports[0], core=0, args=args, degree=degree, variables=env),
-        _engine(folder, "decode", ports[1], side_ports[1], core=1, args=args, degree=degree, variables=env),
-    )
+    prefill, decode = (
+        _engine(
+            folder, name, ports[core], side_ports[core], core=core, args=args, degree=degree, variables=env,
+            file_tier=file_tier,
+        )
+        for core, name in enumerate(("prefill", "decode"))
+    )  # fmt: skip
+    engines = prefill, decode
     with running(*engines):
         if not plain.alive:
             plain.start_again()
