@@ -64,6 +64,7 @@ def test_no_flag_is_given_twice_and_a_user_cannot_give_a_managed_one(engine: str
     own = {flag.partition("=")[0] for flag in BODIES[engine]["spec"]["engine"].get("args", [])}
     assert len(set(flags)) == len(flags)
     free = {"revision", "enable-metrics", "log-requests", "enable-chunked-prefill", "block-size"}
+    free |= {"enable-prompt-tokens-details"}
     mine = {flag for flag in flags if flag not in own and flag.removeprefix("--").replace("_", "-") not in free}
     assert {flag for flag in mine if not is_managed(engine, flag)} == ({"--time-scale"} & set(flags))  # type: ignore[arg-type]
 
