@@ -6,7 +6,7 @@ from weft_planner.stages import COMPILING, Progress
 
 
 def load_simulator(progress: Progress) -> None:
-    """Load the event loop, or compile it: then ``progress`` reports it, because that takes up to a minute of one core."""
+    """Load the event loop, or compile it: then ``progress`` reports it, because it takes up to a minute of a core."""
     if f"{__package__}.event_loop" in sys.modules:
         return
     from weft_planner.simulation.compiled import compiled_before
