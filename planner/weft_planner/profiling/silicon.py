@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -181,7 +181,7 @@ def precision_of_kv(model: ModelDimensions) -> dict[str, str]:
 
 
 def _config_in_package(model: ModelDimensions) -> Mapping[str, object] | None:
-    """Return the package's own config.json of a model with these dimensions; None: it has none."""
+    """Return the package's own config.json of a language model with these dimensions; None: it has none."""
     import aiconfigurator_core
 
     folder = Path(aiconfigurator_core.__file__).parent / "model_configs"
@@ -192,7 +192,8 @@ def _config_in_package(model: ModelDimensions) -> Mapping[str, object] | None:
             continue  # the precision of such a model is not in its config.json
         try:
             config = config_of_text(path.read_text(encoding="utf-8"))
-            if dimensions_of_config(model.name, config) == model:
+            found = dimensions_of_config(model.name, config)
+            if replace(found, encoder_params=model.encoder_params) == model:
                 equal[name.replace("--", "/")] = config
         except ModelConfigError:
             continue
