@@ -495,7 +495,7 @@ bench-planner-peers: $(VENV)/planner-peers/.installed ## Hold plans to those of 
 	@OMP_NUM_THREADS=1 $(PY) -m bench.planner_peers --packages $(VENV)/planner-peers $(BENCH_ARGS)
 
 .PHONY: silicon-profiles
-silicon-profiles: $(VENV)/silicon/.installed ## Fit again the profiles that Weft ships (MODELS='NAME …' GPUS='nvidia-h200 …'; 30 minutes for all)
+silicon-profiles: $(VENV)/silicon/.installed ## Fit again the profiles that Weft ships (MODELS='NAME …' GPUS='nvidia-h200 …'; two hours for all)
 	@PYTHONPATH=$(VENV)/silicon OMP_NUM_THREADS=1 GPUS='$(GPUS)' $(PY) -m bench.silicon.profiles $(MODELS)
 
 .PHONY: silicon-calibration
