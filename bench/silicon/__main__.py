@@ -71,7 +71,7 @@ def page(errors: Errors, models: Models) -> str:
         f"`make bench-silicon` writes this page, from the operator times of aiconfigurator-core {package_version()}.",
         "Each cell has the median and the 95th percentile of the absolute relative error over whole passes at",
         "tensor-parallel degrees 1 to 8: prefills of 16 to 8,192 tokens after up to 16,384 cached ones, decode steps",
-        "of 1 to 256 sequences of up to 16,384 tokens, and mixed steps. All times include the engine's assumed",
+        "of 1 to 512 sequences of up to 16,384 tokens, and mixed steps. All times include the engine's assumed",
         "overhead (2 ms a prefill, 1 ms a step), which no table has. *Shipped* profiles are fitted to these passes and",
         "left out where the fit is bad; their errors on passes that were held out are in the profiles. *Analytic,",
         "fitted* has eleven factors for each GPU type (twelve without NVLink), the same for all models and engines.",
