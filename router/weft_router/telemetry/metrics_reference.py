@@ -14,7 +14,7 @@ A scraper that asks for OpenMetrics in its `Accept` header gets it, with exempla
 and leg times, and of gaps over the SLO, carry the `trace_id` of the last request that fell into them. It is the number
 in `X-Request-Id` and the `trace` of the access line. Other scrapers get Prometheus' text form 0.0.4. Of processes that
 share a port (`--processes`) any one answers for all, each with its own label `process`, a number from 0: one that dies
-and begins anew at zero must not look as if all had.
+and restarts at zero must not look as if all had.
 
 Where they are counted: TTFT, ITL, SLO, decisions, history, KV bytes and handles in decode sidecars; queue and prefill
 times in the sidecar whose queue it is; replays, resumes, rejections and bindings in coordinators; requests in all

@@ -56,7 +56,7 @@ MAX_LORAS = 4
 """Adapters of which one step may have sequences: vLLM sets memory of the GPU aside for each."""
 MAX_CPU_LORAS = 32
 """Adapters in the host's memory: as many as a service may have, so that none is loaded again for a request."""
-_TELLS_CACHED = "--enable-prompt-tokens-details"
+_REPORTS_CACHED = "--enable-prompt-tokens-details"
 """Usage has the tokens of a prompt that were cached: sidecars count by it what was computed again, and profiles hold
 their timings against it."""
 _LOADS_ADAPTERS = ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
@@ -148,7 +148,7 @@ def build_container(spec: DisaggInferenceServiceSpec, request: EngineRequest) ->
         f"--dtype={spec.model.dtype}",
         f"--kv-cache-dtype={spec.model.kv_cache_dtype}",
         f"--gpu-memory-utilization={engine.memory_fraction:g}",
-        _TELLS_CACHED,
+        _REPORTS_CACHED,
         *given_flags(limits),
     ]
     if request.nodes > 1 and request.ranks_per_node == 0:
